@@ -1,0 +1,116 @@
+//! The one seam to the world.
+//!
+//! Actors take time, chance, tasks, threads, sockets and files from an [`Env`] and from nowhere else. Production (`tombolo::world`) and
+//! simulation (`tombolo::sim`) each implement it once; nothing else differs between them. Every node has an `Env` of its own, so that a
+//! simulated crash can end exactly that node's tasks.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tombolo_core::ids::NodeId;
+use tombolo_core::rng::Rng;
+use tombolo_core::time::Micros;
+
+/// A future that stays on the thread where it was made.
+pub type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
+
+/// A future that may be awaited anywhere.
+pub type SendFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Which arbiter a task belongs on. In simulation there is one for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Links, the coordinator and what talks across the WAN.
+    Gateway,
+    /// Everything else.
+    Node,
+}
+
+/// How long blocking work takes in virtual time. Production ignores it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// Local training of one round.
+    Train,
+    /// Reading, hashing or folding so many bytes.
+    Bytes(u64),
+}
+
+/// A bound UDP socket and the runtime that drives quinn on it.
+pub type Bound = (Arc<dyn quinn::AsyncUdpSocket>, Arc<dyn quinn::Runtime>);
+
+/// Time, chance, tasks, threads, sockets and files, as one node sees them.
+pub trait Env: Send + Sync + 'static {
+    /// The monotonic clock.
+    fn now(&self) -> Micros;
+
+    /// Ends after `span`.
+    fn sleep(&self, span: Duration) -> SendFuture<()>;
+
+    /// The wall clock, for certificates and file dates only: seconds since 1970.
+    fn unix_time(&self) -> u64;
+
+    /// A generator seeded for one purpose.
+    fn rng(&self, purpose: &str) -> Rng;
+
+    /// Runs `task` on the arbiter of `class` until it ends or the node does.
+    fn spawn(&self, class: Class, task: Box<dyn FnOnce() -> LocalFuture + Send>);
+
+    /// Runs blocking work off the arbiters (in simulation: at once, then waits for its modelled duration). The future ends early with an
+    /// error if the work panicked.
+    fn offload(
+        &self,
+        work: Work,
+        task: Box<dyn FnOnce() + Send>,
+    ) -> SendFuture<Result<(), OffloadPanicked>>;
+
+    /// Binds a UDP socket.
+    fn bind(&self, address: SocketAddr) -> io::Result<Bound>;
+
+    /// Seeds quinn's own random choices; `None` in production.
+    fn endpoint_seed(&self) -> Option<[u8; 32]>;
+
+    /// The key from which a node derives stateless-reset tokens and connection ids, so that a restarted node is recognised at once.
+    fn reset_key(&self) -> [u8; 64];
+
+    /// The node's files.
+    fn files(&self) -> Arc<dyn Files>;
+
+    /// Makes this node's address known to its peers.
+    fn advertise(&self, node: &NodeId, address: SocketAddr) -> io::Result<()>;
+
+    /// Where a peer can be dialled now; asked anew at each attempt.
+    fn resolve(&self, node: &NodeId) -> SendFuture<io::Result<Vec<SocketAddr>>>;
+}
+
+/// Blocking work panicked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("blocking work panicked: {0}")]
+pub struct OffloadPanicked(pub String);
+
+/// A folder of files with the promises that a commit needs. Paths are relative, `/`-separated and never leave the folder.
+pub trait Files: Send + Sync {
+    /// The whole file.
+    fn read(&self, path: &str) -> io::Result<Vec<u8>>;
+
+    /// Replaces a file at once and durably: after a crash there is the old one or the new one, never a part. Makes missing folders.
+    fn replace(&self, path: &str, contents: &[u8]) -> io::Result<()>;
+
+    /// Creates a file durably; fails with `AlreadyExists` if there is one, whoever made it.
+    fn create(&self, path: &str, contents: &[u8]) -> io::Result<()>;
+
+    /// Appends durably, making the file if it is missing.
+    fn append(&self, path: &str, contents: &[u8]) -> io::Result<()>;
+
+    /// The names in a folder, sorted; empty if there is no such folder.
+    fn list(&self, folder: &str) -> io::Result<Vec<String>>;
+
+    /// Removes a file or a whole folder; no error if there is none.
+    fn remove(&self, path: &str) -> io::Result<()>;
+
+    /// Gives a folder another name, durably. Fails if the target exists and is not empty.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+}

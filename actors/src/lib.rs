@@ -1,0 +1,5 @@
+//! Who acts in a Tombolo federation.
+
+#![forbid(unsafe_code)]
+
+pub mod env;

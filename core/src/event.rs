@@ -1,0 +1,186 @@
+//! Past facts. Logs, progress, `events.jsonl` and reports are derived from these and from nothing else.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
+use crate::tensor::Hash;
+
+/// How a round ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RoundState {
+    /// Everyone asked was counted.
+    Committed,
+    /// The quorum was there, somebody was not.
+    Degraded,
+    /// No commit; the model stays.
+    Aborted,
+}
+
+/// One ended round, as the command line prints it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RoundRecord {
+    /// Its number.
+    pub round: Round,
+    /// The membership view in which it opened.
+    pub epoch: Epoch,
+    /// How it ended.
+    pub state: RoundState,
+    /// Why, unless committed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Whose updates are in the aggregate, by name.
+    pub counted: Vec<NodeId>,
+    /// Who was asked and is not in it, by name.
+    pub late: Vec<NodeId>,
+    /// Of those in neither list: refused updates and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<(NodeId, String)>,
+    /// Committed model on the test rows.
+    pub accuracy: f64,
+    /// Committed model on the test rows: mean cross-entropy.
+    pub loss: f64,
+    /// L2 norm of the committed model.
+    pub weight_norm: f64,
+    /// UDP payload over WAN links during the round, both ways.
+    pub bytes: u64,
+    /// The part of `bytes` that the coordinator sent.
+    pub bytes_down: u64,
+    /// The part of `bytes` that the coordinator received.
+    pub bytes_up: u64,
+    /// BLAKE3 of the model after the round.
+    pub model_hash: Hash,
+    /// From opening to the outcome, monotonic seconds.
+    pub elapsed_s: f64,
+}
+
+/// A past fact.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "field names say it; variants are documented")]
+pub enum Event {
+    /// A node's actors run and its socket is bound.
+    NodeStarted { node: NodeId, address: String },
+    /// A link carries frames.
+    LinkUp { node: NodeId, peer: NodeId },
+    /// A link does not any more.
+    LinkDown {
+        node: NodeId,
+        peer: NodeId,
+        reason: String,
+    },
+    /// No heartbeat for the limit.
+    PeerSuspected {
+        node: NodeId,
+        peer: NodeId,
+        silent_ms: u64,
+    },
+    /// A suspected peer was heard again.
+    PeerRecovered { node: NodeId, peer: NodeId },
+    /// All retries failed: the peer is out of the round.
+    PeerLost { node: NodeId, peer: NodeId },
+    /// The coordinator opened a round.
+    RoundOpened {
+        round: Round,
+        epoch: Epoch,
+        cohort: Vec<NodeId>,
+        deadline_ms: u64,
+    },
+    /// A node began to train.
+    TrainingStarted { node: NodeId, round: Round },
+    /// A node's update lies in its region.
+    UpdateExported {
+        node: NodeId,
+        round: Round,
+        samples: u64,
+        loss: f64,
+    },
+    /// Training failed.
+    TrainingFailed {
+        node: NodeId,
+        round: Round,
+        reason: String,
+    },
+    /// The coordinator has a node's report.
+    Reported {
+        round: Round,
+        node: NodeId,
+        norm: f64,
+    },
+    /// An update was refused.
+    UpdateRefused {
+        round: Round,
+        node: NodeId,
+        reason: String,
+    },
+    /// Something arrived after its round had closed for it.
+    LateAnswered { round: Round, from: String },
+    /// The same thing arrived again.
+    DuplicateAnswered { round: Round, from: String },
+    /// Weights are fixed.
+    Weighed { round: Round, nodes: Vec<NodeId> },
+    /// A domain starts its fold anew with these members.
+    Regrouped {
+        round: Round,
+        attempt: Attempt,
+        domain: DomainId,
+        members: Vec<NodeId>,
+    },
+    /// A domain's contribution is durably noted.
+    Acknowledged {
+        round: Round,
+        attempt: Attempt,
+        domain: DomainId,
+        weight: f64,
+    },
+    /// The quorum is there; the grace runs.
+    QuorumReached { round: Round },
+    /// A domain is out of the round.
+    DomainDropped {
+        round: Round,
+        domain: DomainId,
+        reason: String,
+    },
+    /// A round ended.
+    Round(RoundRecord),
+    /// A node adopted a committed model.
+    ModelAdopted {
+        node: NodeId,
+        round: Round,
+        healed: bool,
+    },
+    /// An actor panicked and is being rebuilt.
+    ActorRestarted {
+        actor: String,
+        key: String,
+        reason: String,
+        restarts: u32,
+    },
+    /// The run ended.
+    Finished(Finished),
+}
+
+/// The last line of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Finished {
+    /// Rounds that ended in this federation's life, aborted ones included.
+    pub rounds: u64,
+    /// With everyone.
+    pub committed: u64,
+    /// With some.
+    pub degraded: u64,
+    /// Without a commit.
+    pub aborted: u64,
+    /// Last committed model on the test rows.
+    pub accuracy: f64,
+    /// Last committed model on the test rows.
+    pub loss: f64,
+    /// BLAKE3 of the last committed model.
+    pub model_hash: Hash,
+    /// Why the run ended before its last round; empty if it did not.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Monotonic seconds.
+    pub wall_s: f64,
+}

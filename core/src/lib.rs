@@ -1,0 +1,27 @@
+//! What a Tombolo federation decides.
+//!
+//! Everything here is a value or a state machine without IO: a message and `now` go in, the machine changes itself and leaves effects
+//! (send, wake me at, report). No socket, clock, thread, randomness or actor is known here; seeds and instants come in by argument. The
+//! actors in `tombolo-actors` put these machines into mailboxes; the simulator runs the very same ones.
+//!
+//! * [`ids`], [`time`]: names of nodes and rounds, the monotonic clock's unit.
+//! * [`plan`]: a checked topology, the only configuration the machines know.
+//! * [`tensor`]: named tensors on one flat `f32` slice.
+//! * [`event`]: past facts, from which logs, reports and the command line are derived.
+//! * [`machine`]: the form that every state machine has.
+//! * [`aggregate`], [`outer`], [`fold`]: the mathematics of a round.
+//! * [`trainer`]: what a user's model must do.
+
+#![forbid(unsafe_code)]
+
+pub mod aggregate;
+pub mod event;
+pub mod fold;
+pub mod ids;
+pub mod machine;
+pub mod outer;
+pub mod plan;
+pub mod rng;
+pub mod tensor;
+pub mod time;
+pub mod trainer;

@@ -1,0 +1,365 @@
+//! A checked topology: what `tombolo.toml` means once every mistake is out. The machines know no other configuration.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{DomainId, NodeId, Round};
+
+/// A whole federation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// The federation's name.
+    pub name: String,
+    /// How many rounds to run.
+    pub rounds: u64,
+    /// Local work per round.
+    pub sync_every: SyncEvery,
+    /// The node that opens and closes rounds: the first gateway of its domain.
+    pub coordinator: NodeId,
+    /// Seeds batch order, initial weights and partitions.
+    pub seed: u64,
+    /// How rounds open and close.
+    pub round: RoundPlan,
+    /// The built-in model.
+    pub model: ModelPlan,
+    /// How updates become one.
+    pub aggregator: AggregatorPlan,
+    /// What is done with the aggregate.
+    pub outer: OuterPlan,
+    /// The domains in file order.
+    pub domains: Vec<DomainPlan>,
+    /// Explicit settings of links between domains.
+    pub links: Vec<LinkPlan>,
+    /// Liveness.
+    pub heartbeat: HeartbeatPlan,
+    /// Keys and certificates.
+    pub security: SecurityPlan,
+    /// State on disk.
+    pub checkpoint: CheckpointPlan,
+}
+
+/// Local work between two synchronisations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SyncEvery {
+    /// So many local steps.
+    Steps(u64),
+    /// So many whole passes over the node's own rows, the last batch of a pass short.
+    Epochs(u64),
+}
+
+/// `[round]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RoundPlan {
+    /// What must have arrived to close.
+    pub quorum: Quorum,
+    /// When a round stops accepting.
+    pub deadline: Deadline,
+    /// Extra wait after the quorum.
+    pub grace: Duration,
+    /// Failed rounds in a row that end the run.
+    pub failed_limit: u32,
+    /// How long closing may take.
+    pub close_limit: Duration,
+    /// Who explicitly takes no part in which round.
+    pub absent: BTreeMap<Round, Vec<NodeId>>,
+}
+
+/// What must have arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quorum {
+    /// The cohort less `absent`.
+    All,
+    /// So many nodes from so many domains.
+    AtLeast {
+        /// Nodes inside acknowledged contributions.
+        nodes: usize,
+        /// Domains with an acknowledged contribution.
+        domains: usize,
+    },
+}
+
+/// When a round stops accepting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deadline {
+    /// From the arrivals of the last rounds.
+    Adaptive,
+    /// Always the same.
+    Fixed(Duration),
+}
+
+/// `[model]`: the built-in trainers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelPlan {
+    /// Which one.
+    pub trainer: TrainerKind,
+    /// Hidden units of the MLP.
+    pub hidden: usize,
+    /// Local learning rate.
+    pub learning_rate: f64,
+    /// Rows in a batch.
+    pub batch: usize,
+    /// The first weights.
+    pub init: Init,
+    /// The order of batches.
+    pub order: Order,
+    /// Who holds which rows.
+    pub partition: Partition,
+}
+
+/// A built-in trainer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrainerKind {
+    /// Softmax regression on the digits.
+    DigitsSoftmax,
+    /// A network with one hidden layer on the digits.
+    DigitsMlp,
+}
+
+/// The first weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Init {
+    /// All zero.
+    Zeros,
+    /// Drawn from a seed.
+    Seed(u64),
+}
+
+/// The order in which a node sees its rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Shuffled anew for each (seed, node, round).
+    Shuffled,
+    /// In file order.
+    Sequential,
+}
+
+/// Who holds which training rows.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Partition {
+    /// Shuffled and dealt out evenly.
+    Iid,
+    /// Sorted by label and cut into two shards a node.
+    Shards,
+    /// Label shares drawn from a Dirichlet distribution.
+    Dirichlet {
+        /// Concentration: small is skewed.
+        alpha: f64,
+    },
+    /// Given row by row, numbers of the whole file.
+    Rows(BTreeMap<NodeId, Vec<usize>>),
+}
+
+/// `[aggregator]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AggregatorPlan {
+    /// `fedavg`, `dynamic-weighted` or a registered name.
+    pub kind: String,
+    /// Base weights.
+    pub weights: BaseWeights,
+    /// Norm bound.
+    pub clip: Clip,
+    /// The loss above which `dynamic-weighted` takes the penalty.
+    pub loss_limit: f64,
+    /// The gradient norm above which `dynamic-weighted` takes the penalty.
+    pub norm_limit: f64,
+    /// The factor on such a weight.
+    pub penalty: f64,
+    /// Whether the limits are multiples of the round's median instead of absolute values.
+    pub relative: bool,
+}
+
+/// What an update weighs before any rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BaseWeights {
+    /// Its rows.
+    Samples,
+    /// One.
+    Equal,
+}
+
+/// The bound on an update's norm.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Clip {
+    /// None.
+    None,
+    /// The lower median of the round's norms.
+    Median,
+    /// A fixed norm.
+    Norm(f64),
+}
+
+/// `[outer]`: the optimizer on the coordinator.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OuterPlan {
+    /// Which rule.
+    pub optimizer: OuterKind,
+    /// Its learning rate.
+    pub learning_rate: f64,
+    /// Its momentum.
+    pub momentum: f64,
+}
+
+/// An outer optimizer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OuterKind {
+    /// step = lr g.
+    Sgd,
+    /// v = m v + g; step = lr v.
+    Momentum,
+    /// v = m v + g; step = lr (g + m v).
+    Nesterov,
+}
+
+/// `[[domain]]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DomainPlan {
+    /// Its name.
+    pub id: DomainId,
+    /// Its fabric.
+    pub fabric: Fabric,
+    /// Its nodes; the position is the rank.
+    pub nodes: Vec<NodePlan>,
+    /// Gateways in order of succession.
+    pub gateways: Vec<NodeId>,
+    /// The CA certificate, resolved against the file's folder.
+    pub root: PathBuf,
+    /// The pin of the CA certificate (SHA-256), if given instead of the file's own.
+    pub root_sha256: Option<[u8; 32]>,
+}
+
+/// A domain's fabric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fabric {
+    /// The best one that works here.
+    Auto,
+    /// Shared memory.
+    Shm,
+}
+
+/// One node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodePlan {
+    /// Its id.
+    pub id: NodeId,
+    /// Where it listens; default: a free port on loopback.
+    pub listen: Option<SocketAddr>,
+    /// What it tells peers to dial, `host:port`; default: where it listens.
+    pub advertise: Option<String>,
+}
+
+/// `[[link]]` between the gateways of two domains.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LinkPlan {
+    /// The two domains.
+    pub between: (DomainId, DomainId),
+    /// What `run` and `sim` impose on it.
+    pub emulate: Emulate,
+}
+
+/// An emulated path, each way.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Emulate {
+    /// One-way delay.
+    pub delay: Duration,
+    /// Uniform extra delay, at most this.
+    pub jitter: Duration,
+    /// Share of datagrams lost, 0 to 1.
+    pub loss: f64,
+    /// Bits per second.
+    pub rate: Option<u64>,
+}
+
+/// `[heartbeat]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeartbeatPlan {
+    /// The period.
+    pub every: Duration,
+    /// Waits of the retry rung.
+    pub retry: Vec<Duration>,
+}
+
+/// `[security]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SecurityPlan {
+    /// Refuse peers without X25519MLKEM768.
+    pub post_quantum_required: bool,
+}
+
+/// `[checkpoint]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckpointPlan {
+    /// The state folder, resolved against the file's folder.
+    pub folder: PathBuf,
+    /// Which committed states are kept: every so many rounds (the newest always).
+    pub every: u64,
+}
+
+impl Plan {
+    /// The domain of that name.
+    pub fn domain(&self, id: &DomainId) -> Option<&DomainPlan> {
+        self.domains.iter().find(|domain| domain.id == *id)
+    }
+
+    /// One node's entry.
+    pub fn node(&self, id: &NodeId) -> Option<&NodePlan> {
+        self.nodes().find(|node| node.id == *id)
+    }
+
+    /// All nodes: domains in file order, nodes by rank.
+    pub fn nodes(&self) -> impl Iterator<Item = &NodePlan> {
+        self.domains.iter().flat_map(|domain| &domain.nodes)
+    }
+
+    /// The nodes asked in a round: all of them less those that are explicitly absent.
+    pub fn cohort(&self, round: Round) -> Vec<NodeId> {
+        let absent = self.round.absent.get(&round).map_or(&[][..], Vec::as_slice);
+        self.nodes()
+            .map(|node| node.id.clone())
+            .filter(|id| !absent.contains(id))
+            .collect()
+    }
+
+    /// The nodes that `node` keeps a link to: its domain, and across the WAN gateways and coordinator.
+    pub fn peers(&self, node: &NodeId) -> Vec<NodeId> {
+        let mut peers: Vec<NodeId> = Vec::new();
+        for domain in &self.domains {
+            let gateway = domain.gateway();
+            if domain.id == node.domain() {
+                peers.extend(domain.nodes.iter().map(|peer| peer.id.clone()));
+            } else if *node == self.coordinator
+                || (*gateway == self.coordinator && self.is_gateway(node))
+            {
+                peers.push(gateway.clone());
+            }
+        }
+        peers.retain(|peer| peer != node);
+        peers
+    }
+
+    /// Whether the link between two nodes crosses the WAN.
+    pub fn is_wan(a: &NodeId, b: &NodeId) -> bool {
+        a.domain() != b.domain()
+    }
+
+    /// Whether `node` is its domain's acting gateway.
+    pub fn is_gateway(&self, node: &NodeId) -> bool {
+        self.domain(&node.domain())
+            .is_some_and(|domain| domain.gateway() == node)
+    }
+}
+
+impl DomainPlan {
+    /// The acting gateway: the first of the list.
+    pub fn gateway(&self) -> &NodeId {
+        &self.gateways[0]
+    }
+
+    /// A node's rank.
+    pub fn rank(&self, node: &NodeId) -> Option<usize> {
+        self.nodes.iter().position(|peer| peer.id == *node)
+    }
+}

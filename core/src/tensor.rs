@@ -1,0 +1,266 @@
+//! Named tensors on one flat `f32` slice: all that the federation knows of a model.
+
+use serde::{Deserialize, Serialize};
+
+/// The most elements in a model (8 TiB of `f32`): a bound on what a peer may make us allocate.
+pub const ELEMENTS_MAX: u64 = 1 << 41;
+
+/// One tensor's place in the flat slice.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tensor {
+    /// The name, unique within the layout.
+    pub name: String,
+    /// The extent of each dimension; empty for a scalar.
+    pub shape: Vec<usize>,
+    /// Where it begins, in elements.
+    pub offset: usize,
+}
+
+impl Tensor {
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether a dimension is zero.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A layout that cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// Two tensors share a name.
+    #[error("tensor {0:?} is declared twice")]
+    Repeated(String),
+    /// The sizes overflow or pass [`ELEMENTS_MAX`].
+    #[error("tensor {name:?} brings the model above {ELEMENTS_MAX} elements")]
+    TooLarge {
+        /// The first tensor that does not fit.
+        name: String,
+    },
+}
+
+/// Where every tensor of a model lies. Tensors are ordered by name, without gaps, so that equal sets of (name, shape) give equal layouts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    tensors: Vec<Tensor>,
+    len: usize,
+}
+
+impl Layout {
+    /// Lays the tensors out in order of their names.
+    ///
+    /// # Errors
+    /// A repeated name, or more than [`ELEMENTS_MAX`] elements.
+    pub fn new<N: Into<String>>(
+        tensors: impl IntoIterator<Item = (N, Vec<usize>)>,
+    ) -> Result<Self, LayoutError> {
+        let mut named: Vec<(String, Vec<usize>)> = tensors
+            .into_iter()
+            .map(|(name, shape)| (name.into(), shape))
+            .collect();
+        named.sort();
+        if let Some(pair) = named.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(LayoutError::Repeated(pair[0].0.clone()));
+        }
+        let mut offset: u64 = 0;
+        let mut laid = Vec::with_capacity(named.len());
+        for (name, shape) in named {
+            let elements = shape
+                .iter()
+                .try_fold(1u64, |product, &extent| product.checked_mul(extent as u64));
+            let end = elements
+                .and_then(|elements| offset.checked_add(elements))
+                .filter(|&end| end <= ELEMENTS_MAX);
+            let Some(end) = end else {
+                return Err(LayoutError::TooLarge { name });
+            };
+            laid.push(Tensor {
+                name,
+                shape,
+                offset: offset as usize,
+            });
+            offset = end;
+        }
+        Ok(Layout {
+            tensors: laid,
+            len: offset as usize,
+        })
+    }
+
+    /// The tensors in order of their names.
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// The number of elements in the flat slice.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no element at all.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// One tensor's part of a flat slice.
+    pub fn slice<'a>(&self, name: &str, flat: &'a [f32]) -> Option<&'a [f32]> {
+        let tensor = self.tensors.iter().find(|tensor| tensor.name == name)?;
+        flat.get(tensor.offset..tensor.offset + tensor.len())
+    }
+
+    /// The first difference to another side's layout, in words; `None` if they agree.
+    pub fn difference(&self, other: &Layout) -> Option<String> {
+        for tensor in &self.tensors {
+            match other
+                .tensors
+                .iter()
+                .find(|candidate| candidate.name == tensor.name)
+            {
+                None => {
+                    return Some(format!(
+                        "tensor {:?} {:?} is here but not there",
+                        tensor.name, tensor.shape
+                    ));
+                }
+                Some(theirs) if theirs.shape != tensor.shape => {
+                    return Some(format!(
+                        "tensor {:?} has shape {:?} here and {:?} there",
+                        tensor.name, tensor.shape, theirs.shape
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
+        let extra = other
+            .tensors
+            .iter()
+            .find(|theirs| self.tensors.iter().all(|tensor| tensor.name != theirs.name))?;
+        Some(format!(
+            "tensor {:?} {:?} is there but not here",
+            extra.name, extra.shape
+        ))
+    }
+}
+
+/// A BLAKE3 hash of a model, an update or a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Hash(pub [u8; 32]);
+
+impl Hash {
+    /// The hash of the elements as little-endian bytes.
+    pub fn of(elements: &[f32]) -> Hash {
+        let mut hasher = blake3::Hasher::new();
+        // Through a small buffer on purpose: viewing f32 as bytes needs no copy only where the machine is little-endian, and this crate
+        // has no unsafe code.
+        let mut buffer = [0u8; 16 * 1024];
+        for block in elements.chunks(buffer.len() / 4) {
+            for (bytes, element) in buffer.chunks_exact_mut(4).zip(block) {
+                bytes.copy_from_slice(&element.to_le_bytes());
+            }
+            hasher.update(&buffer[..block.len() * 4]);
+        }
+        Hash(*hasher.finalize().as_bytes())
+    }
+
+    /// The hash of raw bytes.
+    pub fn of_bytes(bytes: &[u8]) -> Hash {
+        Hash(*blake3::hash(bytes).as_bytes())
+    }
+}
+
+/// Hexadecimal where people read, 32 bytes elsewhere.
+impl Serialize for Hash {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            serializer.collect_str(self)
+        } else {
+            self.0.serialize(serializer)
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Hash {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if !deserializer.is_human_readable() {
+            return <[u8; 32]>::deserialize(deserializer).map(Hash);
+        }
+        let text = String::deserialize(deserializer)?;
+        text.parse()
+            .map_err(|()| serde::de::Error::custom("expected 64 hexadecimal digits"))
+    }
+}
+
+impl std::str::FromStr for Hash {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut hash = [0u8; 32];
+        if text.len() != 64 || !text.is_ascii() {
+            return Err(());
+        }
+        for (byte, digits) in hash.iter_mut().zip(text.as_bytes().chunks(2)) {
+            let digits = std::str::from_utf8(digits).map_err(|_| ())?;
+            *byte = u8::from_str_radix(digits, 16).map_err(|_| ())?;
+        }
+        Ok(Hash(hash))
+    }
+}
+
+impl std::fmt::Display for Hash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl std::fmt::Debug for Hash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0[..6]
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_are_laid_out_by_name_whatever_the_order_given() {
+        let one = Layout::new([("b", vec![2, 3]), ("a", vec![4])]).unwrap();
+        let two = Layout::new([("a", vec![4]), ("b", vec![2, 3])]).unwrap();
+        assert_eq!(one, two);
+        assert_eq!((one.tensors()[1].offset, one.len()), (4, 10));
+    }
+
+    #[test]
+    fn scalar_and_empty_tensors_have_one_and_no_element() {
+        let layout = Layout::new([("scalar", vec![]), ("empty", vec![0, 9])]).unwrap();
+        assert_eq!(layout.len(), 1);
+    }
+
+    #[test]
+    fn a_model_past_the_bound_and_an_overflowing_shape_are_refused() {
+        for shape in [vec![ELEMENTS_MAX as usize + 1], vec![usize::MAX, 2]] {
+            assert!(matches!(
+                Layout::new([("huge", shape)]),
+                Err(LayoutError::TooLarge { .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn a_difference_names_the_tensor_and_both_sides() {
+        let ours = Layout::new([("w", vec![64, 10])]).unwrap();
+        let theirs = Layout::new([("w", vec![10, 64])]).unwrap();
+        let said = ours.difference(&theirs).unwrap();
+        assert!(
+            said.contains("\"w\"") && said.contains("[64, 10]") && said.contains("[10, 64]"),
+            "{said}"
+        );
+        assert_eq!(ours.difference(&ours), None);
+    }
+}

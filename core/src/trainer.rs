@@ -1,0 +1,63 @@
+//! What a user's model must do to be trained in a federation.
+
+use crate::ids::{NodeId, Round};
+use crate::plan::SyncEvery;
+use crate::tensor::Layout;
+
+/// One round's local work.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Task {
+    /// Who trains.
+    pub node: NodeId,
+    /// The round, from 1.
+    pub round: Round,
+    /// The federation's seed. Everything random derives from (seed, node, round) only, so that a round can be repeated.
+    pub seed: u64,
+    /// How long to train before the update is due.
+    pub sync_every: SyncEvery,
+}
+
+/// What local training reports of itself.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Trained {
+    /// Training rows seen (the node's own rows); the weight under `weights = "samples"`.
+    pub samples: u64,
+    /// Mean training loss over the steps of this round.
+    pub loss: f64,
+    /// Local steps taken.
+    pub steps: u64,
+    /// The local learning rate, for rules that look at gradient norms; 1.0 if it has no meaning.
+    pub learning_rate: f64,
+}
+
+/// How good a model is on held-out rows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Evaluation {
+    /// The share of right answers, 0 to 1.
+    pub accuracy: f64,
+    /// Mean loss.
+    pub loss: f64,
+}
+
+/// Local training that could not be done. The node reports it and takes no part in the round.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TrainError(pub String);
+
+/// A model and its data on one node.
+///
+/// Called on a thread of its own, never on one that carries messages, so it may compute and block as long as the round's deadline allows.
+/// Parameters are one flat slice in the order of [`Trainer::layout`].
+pub trait Trainer: Send {
+    /// Names and shapes of the parameters. Must be the same on every node and for the life of the trainer.
+    fn layout(&self) -> Layout;
+
+    /// Writes the initial parameters: the same on every node, from `seed` only.
+    fn initialize(&mut self, seed: u64, parameters: &mut [f32]) -> Result<(), TrainError>;
+
+    /// Trains in place.
+    fn train(&mut self, task: &Task, parameters: &mut [f32]) -> Result<Trained, TrainError>;
+
+    /// Judges the parameters on held-out rows.
+    fn evaluate(&mut self, parameters: &[f32]) -> Result<Evaluation, TrainError>;
+}
