@@ -10,18 +10,27 @@
 //! * [`event`]: past facts, from which logs, reports and the command line are derived.
 //! * [`machine`]: the form that every state machine has.
 //! * [`aggregate`], [`outer`], [`fold`]: the mathematics of a round.
+//! * [`wire`]: what travels between nodes.
+//! * [`link`], [`heartbeat`], [`member`], [`gateway`], [`coordinator`]: the state machines of a connection, of a peer's liveness, of a
+//!   node, of its domain and of the federation.
 //! * [`trainer`]: what a user's model must do.
 
 #![forbid(unsafe_code)]
 
 pub mod aggregate;
+pub mod coordinator;
 pub mod event;
 pub mod fold;
+pub mod gateway;
+pub mod heartbeat;
 pub mod ids;
+pub mod link;
 pub mod machine;
+pub mod member;
 pub mod outer;
 pub mod plan;
 pub mod rng;
 pub mod tensor;
 pub mod time;
 pub mod trainer;
+pub mod wire;

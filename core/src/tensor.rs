@@ -146,6 +146,14 @@ impl Layout {
     }
 }
 
+/// The elements as they travel: little-endian bytes, without a copy.
+pub fn bytes_of(elements: &[f32]) -> &[u8] {
+    bytemuck::cast_slice(elements)
+}
+
+#[cfg(target_endian = "big")]
+compile_error!("tensors travel as they lie in memory, which must be little-endian");
+
 /// A BLAKE3 hash of a model, an update or a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Hash(pub [u8; 32]);
@@ -153,17 +161,7 @@ pub struct Hash(pub [u8; 32]);
 impl Hash {
     /// The hash of the elements as little-endian bytes.
     pub fn of(elements: &[f32]) -> Hash {
-        let mut hasher = blake3::Hasher::new();
-        // Through a small buffer on purpose: viewing f32 as bytes needs no copy only where the machine is little-endian, and this crate
-        // has no unsafe code.
-        let mut buffer = [0u8; 16 * 1024];
-        for block in elements.chunks(buffer.len() / 4) {
-            for (bytes, element) in buffer.chunks_exact_mut(4).zip(block) {
-                bytes.copy_from_slice(&element.to_le_bytes());
-            }
-            hasher.update(&buffer[..block.len() * 4]);
-        }
-        Hash(*hasher.finalize().as_bytes())
+        Hash::of_bytes(bytes_of(elements))
     }
 
     /// The hash of raw bytes.

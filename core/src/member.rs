@@ -1,0 +1,250 @@
+//! A node within its domain: adopts models, trains, exports, in that order and one thing at a time.
+//!
+//! The blocking work is done elsewhere; while it runs, the newest order of each kind waits. An order that a newer one has made pointless
+//! is forgotten.
+
+use crate::event::Event;
+use crate::ids::{NodeId, Round};
+use crate::machine::{Context, Machine};
+use crate::tensor::{Hash, Layout};
+use crate::trainer::Trained;
+use crate::wire::{Control, Exported, Join, ModelRef, RegionRef, Train};
+
+/// What comes in.
+#[derive(Debug)]
+pub enum Message {
+    /// The gateway can be reached; it is to be told where this node stands.
+    GatewayUp,
+    /// From the gateway.
+    Train(Train),
+    /// From the gateway.
+    Adopt(ModelRef),
+    /// From the gateway: the round ended without a commit.
+    Drop(Round),
+    /// Work is done: the model was read and its hash is right, or not.
+    Adopted(ModelRef, Result<(), String>),
+    /// Work is done: the update lies in the region, or training failed.
+    Trained(Round, Result<(Trained, RegionRef), String>),
+}
+
+/// What is to be done.
+#[derive(Debug, PartialEq)]
+pub enum Effect {
+    /// Send to the gateway.
+    Tell(Control),
+    /// READ a model, verify its hash, hold it.
+    Adopt(ModelRef),
+    /// Train from the model held and export the update.
+    Train(Train),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Member {
+    node: NodeId,
+    layout: Layout,
+    round: Round,
+    hash: Hash,
+    busy: bool,
+    adopt: Option<ModelRef>,
+    train: Option<Train>,
+    running: Option<Train>,
+    exported: Option<Exported>,
+}
+
+impl Member {
+    /// A node that holds the model of `round` with `hash`.
+    pub fn new(node: NodeId, layout: Layout, round: Round, hash: Hash) -> Self {
+        Member { node, layout, round, hash, busy: false, adopt: None, train: None, running: None, exported: None }
+    }
+
+    /// The model held.
+    pub fn model(&self) -> (Round, Hash) {
+        (self.round, self.hash)
+    }
+
+    fn next(&mut self, cx: &mut Context<'_, Effect>) {
+        if self.busy {
+            return;
+        }
+        if let Some(model) = self.adopt.take() {
+            if (model.round, model.hash) != (self.round, self.hash) {
+                self.busy = true;
+                return cx.effect(Effect::Adopt(model));
+            }
+            cx.effect(Effect::Tell(Control::Holds { round: self.round, hash: self.hash }));
+        }
+        let Some(train) = self.train.take() else { return };
+        if (train.model.round, train.model.hash) != (self.round, self.hash) {
+            self.busy = true;
+            let model = train.model.clone();
+            self.train = Some(train);
+            return cx.effect(Effect::Adopt(model));
+        }
+        self.busy = true;
+        self.running = Some(train.clone());
+        self.exported = None;
+        cx.report(Event::TrainingStarted { node: self.node.clone(), round: train.round });
+        cx.effect(Effect::Train(train));
+    }
+}
+
+impl Machine for Member {
+    type Message = Message;
+    type Effect = Effect;
+
+    fn handle(&mut self, message: Message, cx: &mut Context<'_, Effect>) {
+        match message {
+            Message::GatewayUp => {
+                let join = Join { layout: self.layout.clone(), round: self.round, hash: self.hash };
+                cx.effect(Effect::Tell(Control::Join(join)));
+            }
+            Message::Train(train) => {
+                let same = |round, epoch| (round, epoch) == (train.round, train.epoch);
+                if let Some(exported) = self.exported.as_ref().filter(|done| same(done.round, done.epoch)) {
+                    // Asked again: the same update, never trained twice.
+                    return cx.effect(Effect::Tell(Control::Exported(exported.clone())));
+                }
+                if self.running.as_ref().is_some_and(|running| same(running.round, running.epoch)) {
+                    return;
+                }
+                self.train = Some(train);
+            }
+            Message::Adopt(model) => {
+                if self.train.as_ref().is_some_and(|train| train.round <= model.round) {
+                    self.train = None;
+                }
+                self.adopt = Some(model);
+            }
+            Message::Drop(round) => {
+                if self.train.as_ref().is_some_and(|train| train.round == round) {
+                    self.train = None;
+                }
+            }
+            Message::Adopted(model, result) => {
+                self.busy = false;
+                match result {
+                    Ok(()) => {
+                        let healed = self.train.as_ref().is_some_and(|train| train.model == model);
+                        (self.round, self.hash) = (model.round, model.hash);
+                        cx.report(Event::ModelAdopted { node: self.node.clone(), round: model.round, healed });
+                        cx.effect(Effect::Tell(Control::Holds { round: model.round, hash: model.hash }));
+                    }
+                    Err(reason) => {
+                        // The gateway is told and sends the order again if it still stands; trying on our own could loop.
+                        let round = self.train.take().map_or(model.round, |train| train.round);
+                        cx.effect(Effect::Tell(Control::Failed { round, reason }));
+                    }
+                }
+            }
+            Message::Trained(round, result) => {
+                self.busy = false;
+                let Some(running) = self.running.take() else { return };
+                match result {
+                    Ok((trained, region)) => {
+                        cx.report(Event::UpdateExported {
+                            node: self.node.clone(),
+                            round,
+                            samples: trained.samples,
+                            loss: trained.loss,
+                        });
+                        let exported = Exported {
+                            round,
+                            epoch: running.epoch,
+                            region,
+                            samples: trained.samples,
+                            loss: trained.loss,
+                            steps: trained.steps,
+                            learning_rate: trained.learning_rate,
+                        };
+                        self.exported = Some(exported.clone());
+                        cx.effect(Effect::Tell(Control::Exported(exported)));
+                    }
+                    Err(reason) => {
+                        let node = self.node.clone();
+                        cx.report(Event::TrainingFailed { node, round, reason: reason.clone() });
+                        cx.effect(Effect::Tell(Control::Failed { round, reason }));
+                    }
+                }
+            }
+        }
+        self.next(cx);
+    }
+
+    fn on_wake(&mut self, _: &mut Context<'_, Effect>) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Outcome;
+    use crate::plan::SyncEvery;
+
+    fn node() -> NodeId {
+        "hq/a".parse().unwrap()
+    }
+
+    fn model(round: Round) -> ModelRef {
+        let region = RegionRef { owner: "hq/gate".parse().unwrap(), key: round, len: 64 };
+        ModelRef { round, hash: Hash([round as u8; 32]), region }
+    }
+
+    fn train(round: Round) -> Train {
+        Train { round, epoch: 1, model: model(round - 1), sync_every: SyncEvery::Steps(1), seed: 7 }
+    }
+
+    fn member() -> Member {
+        Member::new(node(), Layout::new([("w", vec![4])]).unwrap(), 0, model(0).hash)
+    }
+
+    fn tell(member: &mut Member, message: Message) -> Vec<Effect> {
+        let mut out = Outcome::default();
+        member.handle(message, &mut Context::new(crate::time::Micros(0), &mut out));
+        out.effects.into()
+    }
+
+    fn trained() -> Result<(Trained, RegionRef), String> {
+        let region = RegionRef { owner: node(), key: 9, len: 80 };
+        Ok((Trained { samples: 10, loss: 1.0, steps: 1, learning_rate: 0.1 }, region))
+    }
+
+    #[test]
+    fn a_node_trains_from_the_model_it_holds_and_exports_once() {
+        let mut member = member();
+        assert_eq!(tell(&mut member, Message::Train(train(1))), [Effect::Train(train(1))]);
+        assert_eq!(tell(&mut member, Message::Train(train(1))), [], "already at it");
+        let effects = tell(&mut member, Message::Trained(1, trained()));
+        let [Effect::Tell(Control::Exported(exported))] = &effects[..] else { panic!("{effects:?}") };
+        assert_eq!(exported.round, 1);
+        let again = tell(&mut member, Message::Train(train(1)));
+        assert_eq!(again, effects, "asked again, the same update");
+    }
+
+    #[test]
+    fn a_node_that_missed_a_commit_heals_before_it_trains() {
+        let mut member = member();
+        assert_eq!(tell(&mut member, Message::Train(train(3))), [Effect::Adopt(model(2))]);
+        let effects = tell(&mut member, Message::Adopted(model(2), Ok(())));
+        assert_eq!(effects.last(), Some(&Effect::Train(train(3))));
+    }
+
+    #[test]
+    fn a_straggler_finishes_its_work_and_takes_the_newest_order() {
+        let mut member = member();
+        tell(&mut member, Message::Train(train(1)));
+        assert_eq!(tell(&mut member, Message::Adopt(model(1))), []);
+        assert_eq!(tell(&mut member, Message::Train(train(2))), []);
+        assert_eq!(tell(&mut member, Message::Adopt(model(2))), []);
+        assert_eq!(tell(&mut member, Message::Train(train(3))), []);
+        let effects = tell(&mut member, Message::Trained(1, trained()));
+        assert_eq!(effects.last(), Some(&Effect::Adopt(model(2))), "rounds 1 and 2 are over: {effects:?}");
+    }
+
+    #[test]
+    fn a_model_that_cannot_be_read_is_reported_and_not_retried_alone() {
+        let mut member = member();
+        tell(&mut member, Message::Train(train(2)));
+        let effects = tell(&mut member, Message::Adopted(model(1), Err("stale key".into())));
+        assert_eq!(effects, [Effect::Tell(Control::Failed { round: 2, reason: "stale key".into() })]);
+    }
+}

@@ -1,0 +1,509 @@
+//! What travels between nodes.
+//!
+//! A connection carries one ordered control stream (frames: a fixed little-endian header, then a bincode message), one unidirectional
+//! stream per tensor object that the other side fetched (a fixed header, then raw bytes), and heartbeat datagrams. Tensor bytes never pass
+//! through a serializer. Everything that comes from a peer is checked against a bound before anything is allocated for it.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::aggregate::{Report, Weight};
+use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
+use crate::plan::SyncEvery;
+use crate::tensor::{Hash, Layout};
+
+/// The protocol's version; the handshake refuses another.
+pub const VERSION: u16 = 1;
+
+/// A fingerprint of the message schema: BLAKE3 of the golden frames in this module's tests, first eight bytes. Two builds that number
+/// their versions alike but encode differently refuse each other.
+pub const FINGERPRINT: u64 = 0;
+
+/// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
+pub const CONTROL_BYTES_MAX: usize = 2 << 20;
+
+/// Elements in one chunk of a contribution: 1 MiB, so that a chunk stays in a core's cache while it is hashed and folded.
+pub const CHUNK_ELEMENTS: usize = 256 * 1024;
+
+/// Bytes before the first element of an exported region: see [`RegionHeader`].
+pub const REGION_HEADER_BYTES: usize = 64;
+
+/// First message on a control stream, both ways.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`VERSION`] of the sender.
+    pub version: u16,
+    /// [`FINGERPRINT`] of the sender.
+    pub fingerprint: u64,
+    /// Hash of the shared keys of the topology.
+    pub topology: Hash,
+    /// Drawn when the sender's process (or simulated node) started.
+    pub incarnation: u64,
+    /// The receiver's incarnation as the sender last knew it; 0 if never.
+    pub known: u64,
+    /// The last sequence number that the sender received from that incarnation.
+    pub received: u64,
+    /// The heartbeat period of the sender, in milliseconds.
+    pub heartbeat_ms: u64,
+}
+
+/// A registered region that a peer may READ.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionRef {
+    /// Whose memory it is.
+    pub owner: NodeId,
+    /// The key within the owner's device.
+    pub key: u64,
+    /// Its length in bytes, header included.
+    pub len: u64,
+}
+
+/// A model that lies in a region.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelRef {
+    /// The round that committed it; 0 is the initial model.
+    pub round: Round,
+    /// BLAKE3 of its elements.
+    pub hash: Hash,
+    /// Where to READ it.
+    pub region: RegionRef,
+}
+
+/// What a node says of itself when a link to its gateway comes up or when it is asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Join {
+    /// Names and shapes of its trainer's tensors.
+    pub layout: Layout,
+    /// The round of the model it holds.
+    pub round: Round,
+    /// The hash of the model it holds.
+    pub hash: Hash,
+}
+
+/// What a gateway says of its domain when a link to the coordinator comes up or when it is asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DomainJoin {
+    /// Names and shapes of its trainer's tensors.
+    pub layout: Layout,
+    /// The round of the model it holds.
+    pub round: Round,
+    /// The hash of the model it holds.
+    pub hash: Hash,
+    /// The members that it reaches.
+    pub members: Vec<NodeId>,
+}
+
+/// A round begins; from the coordinator to a gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Open {
+    /// Its number.
+    pub round: Round,
+    /// The view it belongs to.
+    pub epoch: Epoch,
+    /// The round whose commit made the model that this one starts from: the one before, unless that was aborted.
+    pub base_round: Round,
+    /// The hash of that model.
+    pub base: Hash,
+    /// The members of this domain that are asked.
+    pub cohort: Vec<NodeId>,
+    /// Local work.
+    pub sync_every: SyncEvery,
+    /// Seeds the local work.
+    pub seed: u64,
+}
+
+/// A node's turn in a round; from a gateway to a member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Train {
+    /// The round.
+    pub round: Round,
+    /// The view it belongs to.
+    pub epoch: Epoch,
+    /// The model to start from.
+    pub model: ModelRef,
+    /// Local work.
+    pub sync_every: SyncEvery,
+    /// Seeds the local work.
+    pub seed: u64,
+}
+
+/// A node's update is ready to be READ; from a member to its gateway.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Exported {
+    /// The round.
+    pub round: Round,
+    /// The view.
+    pub epoch: Epoch,
+    /// Where the update lies.
+    pub region: RegionRef,
+    /// Rows trained on.
+    pub samples: u64,
+    /// Mean training loss.
+    pub loss: f64,
+    /// Local steps.
+    pub steps: u64,
+    /// Local learning rate.
+    pub learning_rate: f64,
+}
+
+/// Asks a rank to measure some slices of one update.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Measure {
+    /// The round.
+    pub round: Round,
+    /// The view.
+    pub epoch: Epoch,
+    /// Whose update.
+    pub node: NodeId,
+    /// Where it lies.
+    pub region: RegionRef,
+    /// Which slices of the domain's partition.
+    pub slices: Vec<u32>,
+}
+
+/// One slice of one update, measured by a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SliceMeasure {
+    /// Which slice.
+    pub slice: u32,
+    /// Sum of squares in f64, blocks of 4,096 elements in order. Not finite exactly if an element is not.
+    pub squares: f64,
+    /// BLAKE3 of the slice's bytes.
+    pub checksum: Hash,
+}
+
+/// Answers [`Measure`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// The round.
+    pub round: Round,
+    /// Whose update.
+    pub node: NodeId,
+    /// The region that was read, so that an answer about an earlier region is told apart.
+    pub key: u64,
+    /// The slices, or why they could not be read.
+    pub result: Result<Vec<SliceMeasure>, String>,
+}
+
+/// One term of a fold.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Term {
+    /// Whose update.
+    pub node: NodeId,
+    /// Where it lies.
+    pub region: RegionRef,
+    /// Weight times clip factor, rounded once to f32.
+    pub factor: f32,
+    /// The checksum of each slice as measured, verified again while folding.
+    pub checksums: Vec<Hash>,
+}
+
+/// Asks a rank to fold some slices over all terms, in rank order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Fold {
+    /// The round.
+    pub round: Round,
+    /// The view.
+    pub epoch: Epoch,
+    /// Which start of the domain's fold.
+    pub attempt: Attempt,
+    /// In rank order.
+    pub terms: Vec<Term>,
+    /// Which slices.
+    pub slices: Vec<u32>,
+}
+
+/// Answers [`Fold`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Folded {
+    /// The round.
+    pub round: Round,
+    /// Which start of the domain's fold.
+    pub attempt: Attempt,
+    /// Which slices.
+    pub slices: Vec<u32>,
+    /// Where the results lie, or whose update is to blame and why.
+    pub result: Result<RegionRef, (NodeId, String)>,
+}
+
+/// A domain's contribution, announced before a byte of it travels.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Contribution {
+    /// The round.
+    pub round: Round,
+    /// The view.
+    pub epoch: Epoch,
+    /// Which start of the domain's fold.
+    pub attempt: Attempt,
+    /// Whose.
+    pub domain: DomainId,
+    /// Whose updates are inside, in rank order.
+    pub members: Vec<NodeId>,
+    /// The sum of their weights, added in rank order.
+    pub weight: f64,
+    /// The sum was multiplied by 2 to the minus this.
+    pub exponent: i32,
+    /// BLAKE3 of each chunk of [`CHUNK_ELEMENTS`] elements; the last may be short.
+    pub chunks: Vec<Hash>,
+}
+
+impl Contribution {
+    /// BLAKE3 of the chunk hashes in order: names the whole contribution.
+    pub fn hash(&self) -> Hash {
+        let mut bytes = Vec::with_capacity(self.chunks.len() * 32);
+        self.chunks.iter().for_each(|chunk| bytes.extend_from_slice(&chunk.0));
+        Hash::of_bytes(&bytes)
+    }
+}
+
+/// What became of a contribution.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Durably noted: it is in the aggregate, or the round ends degraded or aborted naming it.
+    Acknowledged,
+    /// Already noted.
+    Duplicate,
+    /// The round does not accept any more.
+    Late,
+    /// Not acceptable, and why.
+    Refused(String),
+}
+
+/// A round's outcome is recorded; from the coordinator to every gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Commit {
+    /// The round.
+    pub round: Round,
+    /// The model before it.
+    pub base: Hash,
+    /// The model after it.
+    pub hash: Hash,
+    /// The domains whose contribution is inside, with the attempt.
+    pub contributions: Vec<(DomainId, Attempt)>,
+}
+
+/// A tensor object that a peer may fetch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Object {
+    /// What Commit(round) adds to the model.
+    Step(Round),
+    /// The whole model after a round.
+    Model(Round),
+    /// A domain's scaled sum.
+    Contribution(Round, Attempt),
+}
+
+/// Every control message.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "a variant is named after its message, which is documented")]
+pub enum Control {
+    // Either way.
+    Fetch { tag: u64, object: Object },
+    Missing { tag: u64, reason: String },
+    Endpoint(Vec<u8>),
+
+    // Coordinator to gateway.
+    Resync,
+    Open(Open),
+    Weigh { round: Round, weights: Vec<Weight> },
+    Answer { round: Round, attempt: Attempt, answer: Answer },
+    Commit(Commit),
+    Abort { round: Round, reason: String },
+    Finish { reason: String },
+
+    // Gateway to coordinator.
+    DomainJoin(DomainJoin),
+    Reported { round: Round, epoch: Epoch, report: Report },
+    TrainingFailed { round: Round, node: NodeId, reason: String },
+    Unreachable { round: Round, node: NodeId, reason: String },
+    Contribute(Contribution),
+    Adopted { round: Round, hash: Hash, nodes: Vec<NodeId> },
+
+    // Gateway to member.
+    Rejoin,
+    Train(Train),
+    Measure(Measure),
+    Fold(Fold),
+    Adopt(ModelRef),
+    Drop { round: Round, reason: String },
+    Leave { reason: String },
+
+    // Member to gateway.
+    Join(Join),
+    Exported(Exported),
+    Failed { round: Round, reason: String },
+    Measured(Measured),
+    Folded(Folded),
+    Holds { round: Round, hash: Hash },
+}
+
+/// A peer sent something that is no message of ours.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// Longer than the bound.
+    #[error("a message of {found} bytes, at most {limit} are allowed")]
+    TooLong {
+        /// As announced.
+        found: usize,
+        /// The bound.
+        limit: usize,
+    },
+    /// Shorter than its header says.
+    #[error("{found} bytes, expected {expected}")]
+    Short {
+        /// What came.
+        found: usize,
+        /// What was needed.
+        expected: usize,
+    },
+    /// Bytes behind the message.
+    #[error("{0} bytes follow the message")]
+    Trailing(usize),
+    /// Not the form of this message.
+    #[error("not a valid message: {0}")]
+    Malformed(String),
+}
+
+/// The one codec for control messages: bincode 2, fixed-width little-endian integers.
+pub mod codec {
+    use super::{CONTROL_BYTES_MAX, DecodeError, DeserializeOwned, Serialize};
+
+    fn config() -> impl bincode::config::Config {
+        bincode::config::standard().with_fixed_int_encoding().with_limit::<CONTROL_BYTES_MAX>()
+    }
+
+    /// Encodes a message.
+    ///
+    /// # Errors
+    /// The message is longer than [`CONTROL_BYTES_MAX`], which no plan within its limits can bring about.
+    pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, DecodeError> {
+        let bytes = bincode::serde::encode_to_vec(message, config())
+            .map_err(|error| DecodeError::Malformed(error.to_string()))?;
+        if bytes.len() > CONTROL_BYTES_MAX {
+            return Err(DecodeError::TooLong { found: bytes.len(), limit: CONTROL_BYTES_MAX });
+        }
+        Ok(bytes)
+    }
+
+    /// Decodes a message that must fill `bytes` exactly.
+    ///
+    /// # Errors
+    /// Too long, malformed, or followed by other bytes. Never panics.
+    pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
+        if bytes.len() > CONTROL_BYTES_MAX {
+            return Err(DecodeError::TooLong { found: bytes.len(), limit: CONTROL_BYTES_MAX });
+        }
+        let (message, read) = bincode::serde::decode_from_slice(bytes, config())
+            .map_err(|error| DecodeError::Malformed(error.to_string()))?;
+        if read != bytes.len() {
+            return Err(DecodeError::Trailing(bytes.len() - read));
+        }
+        Ok(message)
+    }
+}
+
+/// The header of a control frame: length of the message, its sequence number (from 1; 0: nothing but an acknowledgement), and the highest
+/// sequence number received from the other side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// Bytes of the message behind the header.
+    pub len: u32,
+    /// Sequence number.
+    pub sequence: u64,
+    /// Acknowledgement.
+    pub acknowledged: u64,
+}
+
+impl FrameHeader {
+    /// Its size on the wire.
+    pub const BYTES: usize = 20;
+
+    /// Its bytes.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.len.to_le_bytes());
+        bytes[4..12].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.acknowledged.to_le_bytes());
+        bytes
+    }
+
+    /// Reads and checks a header.
+    ///
+    /// # Errors
+    /// The message would be longer than [`CONTROL_BYTES_MAX`].
+    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Result<Self, DecodeError> {
+        let len = u32::from_le_bytes(bytes[..4].try_into().expect("four bytes"));
+        if len as usize > CONTROL_BYTES_MAX {
+            return Err(DecodeError::TooLong { found: len as usize, limit: CONTROL_BYTES_MAX });
+        }
+        Ok(FrameHeader {
+            len,
+            sequence: u64::from_le_bytes(bytes[4..12].try_into().expect("eight bytes")),
+            acknowledged: u64::from_le_bytes(bytes[12..].try_into().expect("eight bytes")),
+        })
+    }
+}
+
+/// The header of a fetched object's stream: the fetcher's tag and the number of bytes that follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObjectHeader {
+    /// As in the fetch.
+    pub tag: u64,
+    /// Raw bytes behind the header.
+    pub len: u64,
+}
+
+impl ObjectHeader {
+    /// Its size on the wire.
+    pub const BYTES: usize = 16;
+
+    /// Its bytes.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&self.tag.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.len.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header.
+    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
+        ObjectHeader {
+            tag: u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")),
+            len: u64::from_le_bytes(bytes[8..].try_into().expect("eight bytes")),
+        }
+    }
+}
+
+/// What stands in front of the elements in a region, so that a reader knows what it has READ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegionHeader {
+    /// The view.
+    pub epoch: Epoch,
+    /// The round whose update, fold or model this is.
+    pub round: Round,
+    /// Which start of a fold; 0 elsewhere.
+    pub attempt: Attempt,
+}
+
+impl RegionHeader {
+    const MAGIC: u32 = u32::from_le_bytes(*b"tbl1");
+
+    /// Its bytes, [`REGION_HEADER_BYTES`] of them.
+    pub fn to_bytes(self) -> [u8; REGION_HEADER_BYTES] {
+        let mut bytes = [0; REGION_HEADER_BYTES];
+        bytes[..4].copy_from_slice(&Self::MAGIC.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.attempt.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.round.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header; `None` if the region has none.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        (word(0)? == Self::MAGIC).then_some(())?;
+        Some(RegionHeader { attempt: word(4)?, epoch: long(8)?, round: long(16)? })
+    }
+}
