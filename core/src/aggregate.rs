@@ -3,10 +3,41 @@
 //! A rule looks at what is known of every update (its sender's word: rows and loss; its peers' measure: norm and finiteness) and fixes one
 //! weight and one clip factor for each. The fold itself is the same for every rule, so the mean over a domain is made inside it and only
 //! one sum per domain crosses the WAN.
+//!
+//! The order of calls in a round: [`split_refused`], then [`weigh`] on the usable reports, then the fold, then [`Aggregator::finish`] on the
+//! mean. A rule is one sibling file and one line in [`BUILT_IN`]; the laws in `laws.rs` then run on it.
+
+mod clip;
+mod dynamic_weighted;
+mod fedavg;
+#[cfg(test)]
+mod laws;
 
 use serde::{Deserialize, Serialize};
 
 use crate::ids::NodeId;
+use crate::plan::{AggregatorPlan, BaseWeights};
+
+pub use clip::{clip_factors, lower_median};
+pub use dynamic_weighted::DynamicWeighted;
+pub use fedavg::FedAvg;
+
+/// Makes a rule from its settings.
+pub type Build = fn(&AggregatorPlan) -> Box<dyn Aggregator>;
+
+/// The built-in rules by the name they have in `[aggregator] kind`.
+pub const BUILT_IN: &[(&str, Build)] = &[
+    ("dynamic-weighted", |plan| {
+        Box::new(DynamicWeighted::new(plan))
+    }),
+    ("fedavg", |plan| Box::new(FedAvg::new(plan))),
+];
+
+/// The built-in rule that `plan.kind` names; `None` if there is none of that name.
+pub fn build(plan: &AggregatorPlan) -> Option<Box<dyn Aggregator>> {
+    let (_, build) = BUILT_IN.iter().find(|(kind, _)| *kind == plan.kind)?;
+    Some(build(plan))
+}
 
 /// What is known of one update when weights are fixed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -63,6 +94,24 @@ pub enum AggregateError {
         /// As text.
         weight: String,
     },
+    /// A rule gave a clip factor that cannot be used.
+    #[error("the rule gave {node} the clip factor {clip}, which is not within 0 to 1")]
+    InvalidClip {
+        /// Whose.
+        node: NodeId,
+        /// As text.
+        clip: String,
+    },
+    /// A rule did not answer report by report.
+    #[error(
+        "the rule answered with weights for {found}, not for {expected}: one for each report, in their order"
+    )]
+    Mismatch {
+        /// The nodes of the reports.
+        expected: String,
+        /// The nodes of the weights.
+        found: String,
+    },
     /// A rule of the user's own failed.
     #[error("{0}")]
     Rule(String),
@@ -78,4 +127,104 @@ pub trait Aggregator: Send {
     fn finish(&mut self, _mean: &mut [f32]) -> Result<(), AggregateError> {
         Ok(())
     }
+}
+
+/// Asks a rule for its weights and checks them: the one way to call any rule, a user's own included.
+///
+/// # Errors
+/// No report at all, a rule that fails, weights that cannot be used, or all of them zero.
+pub fn weigh(rule: &mut dyn Aggregator, reports: &[Report]) -> Result<Vec<Weight>, AggregateError> {
+    if reports.is_empty() {
+        return Err(AggregateError::Empty);
+    }
+    let weights = rule.weigh(reports)?;
+    check(reports, &weights)?;
+    Ok(weights)
+}
+
+/// Checks a rule's answer.
+///
+/// # Errors
+/// Weights for other nodes than reported, a weight that is negative or not finite, a clip factor outside 0 to 1, or all weights zero.
+pub fn check(reports: &[Report], weights: &[Weight]) -> Result<(), AggregateError> {
+    let expected = reports.iter().map(|report| &report.node);
+    let found = weights.iter().map(|weight| &weight.node);
+    if !expected.clone().eq(found.clone()) {
+        return Err(AggregateError::Mismatch {
+            expected: names(expected),
+            found: names(found),
+        });
+    }
+    for weight in weights {
+        if !(weight.weight.is_finite() && weight.weight >= 0.0) {
+            return Err(AggregateError::InvalidWeight {
+                node: weight.node.clone(),
+                weight: weight.weight.to_string(),
+            });
+        }
+        if !(0.0..=1.0).contains(&weight.clip) {
+            return Err(AggregateError::InvalidClip {
+                node: weight.node.clone(),
+                clip: weight.clip.to_string(),
+            });
+        }
+    }
+    if weights.iter().all(|weight| weight.weight == 0.0) {
+        return Err(AggregateError::AllZero {
+            updates: weights.len(),
+        });
+    }
+    Ok(())
+}
+
+/// Takes out the reports that no rule may see, each with the reason. One NaN in a mean is a NaN model, and no comparison finds it: `NaN > limit`
+/// is false.
+pub fn split_refused(reports: Vec<Report>) -> (Vec<Report>, Vec<(NodeId, String)>) {
+    let mut usable = Vec::with_capacity(reports.len());
+    let mut refused = Vec::new();
+    for report in reports {
+        match unusable(&report) {
+            None => usable.push(report),
+            Some(reason) => refused.push((report.node, reason)),
+        }
+    }
+    (usable, refused)
+}
+
+fn unusable(report: &Report) -> Option<String> {
+    if !report.finite {
+        return Some("the update has an element that is not finite".into());
+    }
+    let not_negative = |number: f64| number.is_finite() && number >= 0.0;
+    if !not_negative(report.norm) {
+        return Some(format!("the update's norm is {}", report.norm));
+    }
+    if !report.loss.is_finite() {
+        return Some(format!("the reported loss is {}", report.loss));
+    }
+    if !not_negative(report.learning_rate) {
+        return Some(format!(
+            "the reported learning rate is {}",
+            report.learning_rate
+        ));
+    }
+    None
+}
+
+/// What a report weighs before any rule. An update made from no rows counts for nothing, also under equal weights.
+pub fn base_weight(base: BaseWeights, report: &Report) -> f64 {
+    match base {
+        _ if report.samples == 0 => 0.0,
+        BaseWeights::Samples => report.samples as f64,
+        BaseWeights::Equal => 1.0,
+    }
+}
+
+/// The first few names, for a message that stays short.
+fn names<'a>(nodes: impl Iterator<Item = &'a NodeId>) -> String {
+    let mut names: Vec<&str> = nodes.take(9).map(NodeId::as_str).collect();
+    if names.len() > 8 {
+        names[8] = "...";
+    }
+    format!("[{}]", names.join(", "))
 }

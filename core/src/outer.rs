@@ -1,1 +1,290 @@
-//! Outer optimizers.
+//! Outer optimizers: what the coordinator makes of a round's mean.
+//!
+//! `g` is the mean of the updates (local minus global). `sgd`: step = lr g. `momentum`: v = m v + g, step = lr v. `nesterov`: v = m v + g,
+//! step = lr (g + m v). All in `f32`, in this order, without fused multiplication, from v = 0. Each element is on its own, so a mean may be
+//! given slice by slice.
+
+use crate::plan::{OuterKind, OuterPlan};
+
+/// State or slices that do not fit the model.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OuterError {
+    /// A slice reaches past the model.
+    #[error("elements {offset}..{end} do not lie in a model of {len} elements")]
+    OutOfModel {
+        /// Where the slice begins.
+        offset: usize,
+        /// Where it ends.
+        end: usize,
+        /// Elements of the model.
+        len: usize,
+    },
+    /// A checkpoint holds other state than this optimizer has.
+    #[error(
+        "the checkpoint's optimizer state is [{found}] where [{expected}] is expected: resume with the optimizer it was written by"
+    )]
+    OtherState {
+        /// Names here.
+        expected: String,
+        /// Names there.
+        found: String,
+    },
+    /// A checkpoint holds state of another length.
+    #[error(
+        "optimizer state {name:?} has {found} elements where the model has {expected}: the checkpoint is of another model"
+    )]
+    OtherLength {
+        /// Which.
+        name: String,
+        /// Elements of the model.
+        expected: usize,
+        /// Elements in the checkpoint.
+        found: usize,
+    },
+}
+
+/// Turns a mean into a step, and remembers.
+pub trait OuterOptimizer: Send {
+    /// Replaces the mean's elements `offset..offset + slice.len()` by those of the step. Once per element and round.
+    ///
+    /// # Errors
+    /// A slice that reaches past the model; nothing is then changed.
+    fn step(&mut self, offset: usize, slice: &mut [f32]) -> Result<(), OuterError>;
+
+    /// What must be stored to go on later: flat slices of the model's length, by name in order.
+    fn state(&self) -> Vec<(&'static str, &[f32])>;
+
+    /// Goes on from stored state.
+    ///
+    /// # Errors
+    /// Other names or lengths than [`state`](Self::state) gives; nothing is then changed.
+    fn restore(&mut self, state: &[(&str, &[f32])]) -> Result<(), OuterError>;
+}
+
+/// The optimizer of a plan, for a model of `len` elements.
+pub fn build(plan: &OuterPlan, len: usize) -> Box<dyn OuterOptimizer> {
+    let learning_rate = plan.learning_rate as f32;
+    let momentum = plan.momentum as f32;
+    match plan.optimizer {
+        OuterKind::Sgd => Box::new(Sgd { learning_rate, len }),
+        OuterKind::Momentum => Box::new(Momentum {
+            learning_rate,
+            momentum,
+            looks_ahead: false,
+            velocity: vec![0.0; len],
+        }),
+        OuterKind::Nesterov => Box::new(Momentum {
+            learning_rate,
+            momentum,
+            looks_ahead: true,
+            velocity: vec![0.0; len],
+        }),
+    }
+}
+
+/// `model += step`: how everybody adopts a committed step.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn adopt(model: &mut [f32], step: &[f32]) {
+    assert_eq!(model.len(), step.len(), "a step has the model's length");
+    for (parameter, step) in model.iter_mut().zip(step) {
+        *parameter += step;
+    }
+}
+
+struct Sgd {
+    learning_rate: f32,
+    len: usize,
+}
+
+impl OuterOptimizer for Sgd {
+    fn step(&mut self, offset: usize, slice: &mut [f32]) -> Result<(), OuterError> {
+        end_within(self.len, offset, slice)?;
+        for element in slice {
+            *element *= self.learning_rate;
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> Vec<(&'static str, &[f32])> {
+        Vec::new()
+    }
+
+    fn restore(&mut self, state: &[(&str, &[f32])]) -> Result<(), OuterError> {
+        check_state(&[], self.len, state)
+    }
+}
+
+/// The name of the one state slice.
+const VELOCITY: &str = "velocity";
+
+struct Momentum {
+    learning_rate: f32,
+    momentum: f32,
+    /// Nesterov.
+    looks_ahead: bool,
+    velocity: Vec<f32>,
+}
+
+impl OuterOptimizer for Momentum {
+    fn step(&mut self, offset: usize, slice: &mut [f32]) -> Result<(), OuterError> {
+        let end = end_within(self.velocity.len(), offset, slice)?;
+        let (m, lr) = (self.momentum, self.learning_rate);
+        let pairs = slice.iter_mut().zip(&mut self.velocity[offset..end]);
+        if self.looks_ahead {
+            for (g, v) in pairs {
+                *v = m * *v + *g;
+                *g = lr * (*g + m * *v);
+            }
+        } else {
+            for (g, v) in pairs {
+                *v = m * *v + *g;
+                *g = lr * *v;
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> Vec<(&'static str, &[f32])> {
+        vec![(VELOCITY, &self.velocity)]
+    }
+
+    fn restore(&mut self, state: &[(&str, &[f32])]) -> Result<(), OuterError> {
+        check_state(&[VELOCITY], self.velocity.len(), state)?;
+        self.velocity.copy_from_slice(state[0].1);
+        Ok(())
+    }
+}
+
+fn end_within(len: usize, offset: usize, slice: &[f32]) -> Result<usize, OuterError> {
+    let end = offset.saturating_add(slice.len());
+    if end > len {
+        return Err(OuterError::OutOfModel { offset, end, len });
+    }
+    Ok(end)
+}
+
+fn check_state(names: &[&str], len: usize, state: &[(&str, &[f32])]) -> Result<(), OuterError> {
+    if !names.iter().eq(state.iter().map(|(name, _)| name)) {
+        let found: Vec<&str> = state.iter().take(8).map(|(name, _)| *name).collect();
+        return Err(OuterError::OtherState {
+            expected: names.join(", "),
+            found: found.join(", "),
+        });
+    }
+    match state.iter().find(|(_, elements)| elements.len() != len) {
+        Some((name, elements)) => Err(OuterError::OtherLength {
+            name: (*name).into(),
+            expected: len,
+            found: elements.len(),
+        }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [OuterKind; 3] = [OuterKind::Sgd, OuterKind::Momentum, OuterKind::Nesterov];
+
+    fn plan(optimizer: OuterKind) -> OuterPlan {
+        OuterPlan {
+            optimizer,
+            learning_rate: 0.5,
+            momentum: 0.75,
+        }
+    }
+
+    fn steps(optimizer: &mut dyn OuterOptimizer, means: &[[f32; 2]]) -> Vec<[f32; 2]> {
+        let step = |mean: &[f32; 2]| {
+            let mut step = *mean;
+            optimizer.step(0, &mut step).unwrap();
+            step
+        };
+        means.iter().map(step).collect()
+    }
+
+    #[test]
+    fn two_steps_by_hand() {
+        let means = [[1.0, -2.0], [0.5, 4.0]];
+        for (kind, expected) in [
+            (OuterKind::Sgd, [[0.5, -1.0], [0.25, 2.0]]),
+            // v: (1, -2), then 0.75 v + g = (1.25, 2.5).
+            (OuterKind::Momentum, [[0.5, -1.0], [0.625, 1.25]]),
+            (OuterKind::Nesterov, [[0.875, -1.75], [0.71875, 2.9375]]),
+        ] {
+            assert_eq!(
+                steps(build(&plan(kind), 2).as_mut(), &means),
+                expected,
+                "{kind:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn slices_in_any_order_give_the_whole() {
+        for kind in ALL {
+            let (mut whole, mut parts) = (build(&plan(kind), 5), build(&plan(kind), 5));
+            for round in 1..4 {
+                let mean: Vec<f32> = (0..5).map(|i| (i * round) as f32 * 0.3 - 1.0).collect();
+                let (mut one, mut two) = (mean.clone(), mean);
+                whole.step(0, &mut one).unwrap();
+                parts.step(3, &mut two[3..]).unwrap();
+                parts.step(0, &mut two[..3]).unwrap();
+                assert_eq!(one, two, "{kind:?}");
+            }
+            assert_eq!(whole.state(), parts.state());
+        }
+    }
+
+    #[test]
+    fn restored_state_goes_on_as_if_nothing_had_happened() {
+        for kind in ALL {
+            let mut first = build(&plan(kind), 2);
+            steps(first.as_mut(), &[[1.0, 2.0], [3.0, -4.0]]);
+            let mut second = build(&plan(kind), 2);
+            second.restore(&first.state()).unwrap();
+            let next = [[0.1, 0.2], [0.3, 0.4]];
+            let expected = steps(first.as_mut(), &next);
+            assert_eq!(steps(second.as_mut(), &next), expected, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_changes_nothing() {
+        let mut nesterov = build(&plan(OuterKind::Nesterov), 2);
+        let mut slice = [1.0, 2.0];
+        assert_eq!(
+            nesterov.step(1, &mut slice),
+            Err(OuterError::OutOfModel {
+                offset: 1,
+                end: 3,
+                len: 2
+            })
+        );
+        assert!(nesterov.step(usize::MAX, &mut slice).is_err());
+        assert!(build(&plan(OuterKind::Sgd), 2).step(1, &mut slice).is_err());
+        assert_eq!(slice, [1.0, 2.0]);
+        assert!(matches!(
+            nesterov.restore(&[]),
+            Err(OuterError::OtherState { .. })
+        ));
+        assert!(matches!(
+            nesterov.restore(&[("velocity", &[1.0])]),
+            Err(OuterError::OtherLength { .. })
+        ));
+        let mut sgd = build(&plan(OuterKind::Sgd), 2);
+        assert!(sgd.restore(&nesterov.state()).is_err());
+        assert_eq!(nesterov.state(), [("velocity", &[0.0, 0.0][..])]);
+    }
+
+    #[test]
+    fn a_step_is_added_to_the_model() {
+        let mut model = [1.0, 2.0];
+        adopt(&mut model, &[0.5, -2.0]);
+        assert_eq!(model, [1.5, 0.0]);
+    }
+}
