@@ -183,7 +183,7 @@ pub fn split_refused(reports: Vec<Report>) -> (Vec<Report>, Vec<(NodeId, String)
     let mut usable = Vec::with_capacity(reports.len());
     let mut refused = Vec::new();
     for report in reports {
-        match unusable(&report) {
+        match refusal(&report) {
             None => usable.push(report),
             Some(reason) => refused.push((report.node, reason)),
         }
@@ -191,7 +191,8 @@ pub fn split_refused(reports: Vec<Report>) -> (Vec<Report>, Vec<(NodeId, String)
     (usable, refused)
 }
 
-fn unusable(report: &Report) -> Option<String> {
+/// Why no rule may see a report; `None` if one may.
+pub fn refusal(report: &Report) -> Option<String> {
     if !report.finite {
         return Some("the update has an element that is not finite".into());
     }

@@ -164,7 +164,11 @@ struct Current {
 impl Coordinator {
     /// A coordinator of `plan` for models of `layout`. It waits for [`Message::Start`].
     pub fn new(plan: Plan, layout: Layout) -> Self {
-        let domains = plan.domains.iter().map(|domain| (domain.id.clone(), Domain::default())).collect();
+        let domains = plan
+            .domains
+            .iter()
+            .map(|domain| (domain.id.clone(), Domain::default()))
+            .collect();
         Coordinator {
             plan,
             layout,
@@ -182,11 +186,18 @@ impl Coordinator {
     /// For status: the open round, how many nodes reported, how many were asked, when it stops accepting.
     pub fn progress(&self) -> Option<(Round, usize, usize, Micros)> {
         let current = self.current.as_ref()?;
-        Some((current.round, current.reports.len(), current.cohort.len(), current.deadline))
+        Some((
+            current.round,
+            current.reports.len(),
+            current.cohort.len(),
+            current.deadline,
+        ))
     }
 
     fn open_next(&mut self, cx: &mut Context<'_, Effect>) {
-        let Some(committed) = &self.committed else { return };
+        let Some(committed) = &self.committed else {
+            return;
+        };
         if self.ending.is_some() {
             return;
         }
@@ -195,7 +206,10 @@ impl Coordinator {
             return self.end(cx, String::new());
         }
         if self.failed_in_a_row >= self.plan.round.failed_limit {
-            let reason = format!("{} rounds in a row failed, the limit is {}", self.failed_in_a_row, self.plan.round.failed_limit);
+            let reason = format!(
+                "{} rounds in a row failed, the limit is {}",
+                self.failed_in_a_row, self.plan.round.failed_limit
+            );
             return self.end(cx, reason);
         }
         let span = match self.plan.round.deadline {
@@ -234,12 +248,22 @@ impl Coordinator {
     }
 
     fn joined(&self) -> impl Iterator<Item = &DomainId> {
-        self.domains.iter().filter(|(_, domain)| domain.joined).map(|(id, _)| id)
+        self.domains
+            .iter()
+            .filter(|(_, domain)| domain.joined)
+            .map(|(id, _)| id)
     }
 
     fn tell_open(&self, cx: &mut Context<'_, Effect>, domain: &DomainId) {
-        let (Some(current), Some(committed)) = (&self.current, &self.committed) else { return };
-        let cohort: Vec<NodeId> = current.cohort.iter().filter(|node| node.domain() == *domain).cloned().collect();
+        let (Some(current), Some(committed)) = (&self.current, &self.committed) else {
+            return;
+        };
+        let cohort: Vec<NodeId> = current
+            .cohort
+            .iter()
+            .filter(|node| node.domain() == *domain)
+            .cloned()
+            .collect();
         if cohort.is_empty() {
             return;
         }
@@ -262,7 +286,13 @@ impl Coordinator {
         let Some(current) = &self.current else { return };
         let mine: Vec<Weight> = current.weights_of(domain).cloned().collect();
         if !mine.is_empty() {
-            cx.effect(Effect::Tell(domain.clone(), Control::Weigh { round: current.round, weights: mine }));
+            cx.effect(Effect::Tell(
+                domain.clone(),
+                Control::Weigh {
+                    round: current.round,
+                    weights: mine,
+                },
+            ));
         }
     }
 
@@ -275,37 +305,70 @@ impl Coordinator {
                 }
                 return self.check(cx);
             }
-            Control::Contribute(contribution) => return self.on_contribute(cx, domain, contribution),
+            Control::Contribute(contribution) => {
+                return self.on_contribute(cx, domain, contribution);
+            }
             _ => {}
         }
-        let Some(current) = &mut self.current else { return };
+        let Some(current) = &mut self.current else {
+            return;
+        };
         let ours = |node: &NodeId| node.domain() == domain;
         match control {
-            Control::Reported { round, epoch, report } if ours(&report.node) => {
+            Control::Reported {
+                round,
+                epoch,
+                report,
+            } if ours(&report.node) => {
                 let node = report.node.clone();
                 if (round, epoch) != (current.round, EPOCH) {
-                    return cx.report(Event::LateAnswered { round, from: node.to_string() });
+                    return cx.report(Event::LateAnswered {
+                        round,
+                        from: node.to_string(),
+                    });
                 }
                 if current.reports.contains_key(&node) || current.refused.contains_key(&node) {
-                    return cx.report(Event::DuplicateAnswered { round, from: node.to_string() });
+                    return cx.report(Event::DuplicateAnswered {
+                        round,
+                        from: node.to_string(),
+                    });
                 }
                 if !current.cohort.contains(&node) {
-                    return cx.report(Event::UpdateRefused { round, node, reason: "not asked in this round".into() });
+                    return cx.report(Event::UpdateRefused {
+                        round,
+                        node,
+                        reason: "not asked in this round".into(),
+                    });
                 }
                 current.failed.remove(&node);
                 current.unreachable.remove(&node);
                 current.arrivals.push(cx.now().since(current.opened));
                 if let Some(reason) = crate::aggregate::refusal(&report) {
-                    cx.report(Event::UpdateRefused { round, node: node.clone(), reason: reason.clone() });
+                    cx.report(Event::UpdateRefused {
+                        round,
+                        node: node.clone(),
+                        reason: reason.clone(),
+                    });
                     current.refused.insert(node, reason);
                 } else if current.phase != Phase::Reports {
-                    cx.report(Event::LateAnswered { round, from: node.to_string() });
+                    cx.report(Event::LateAnswered {
+                        round,
+                        from: node.to_string(),
+                    });
                 } else {
-                    cx.report(Event::Reported { round, node: node.clone(), norm: report.norm });
+                    cx.report(Event::Reported {
+                        round,
+                        node: node.clone(),
+                        norm: report.norm,
+                    });
                     current.reports.insert(node, report);
                 }
             }
-            Control::TrainingFailed { round, node, reason } if round == current.round && ours(&node) => {
+            Control::TrainingFailed {
+                round,
+                node,
+                reason,
+            } if round == current.round && ours(&node) => {
                 current.failed.insert(node, reason);
             }
             Control::Unreachable { round, node, .. } if round == current.round && ours(&node) => {
@@ -319,13 +382,22 @@ impl Coordinator {
 
     fn on_join(&mut self, cx: &mut Context<'_, Effect>, domain: DomainId, join: DomainJoin) {
         if let Some(difference) = self.layout.difference(&join.layout) {
-            let reason = format!("domain {domain} trains another model than the coordinator: {difference}");
-            cx.report(Event::DomainDropped { round: 0, domain: domain.clone(), reason: reason.clone() });
+            let reason =
+                format!("domain {domain} trains another model than the coordinator: {difference}");
+            cx.report(Event::DomainDropped {
+                round: 0,
+                domain: domain.clone(),
+                reason: reason.clone(),
+            });
             return cx.effect(Effect::Tell(domain, Control::Finish { reason }));
         }
-        let Some(entry) = self.domains.get_mut(&domain) else { return };
+        let Some(entry) = self.domains.get_mut(&domain) else {
+            return;
+        };
         (entry.joined, entry.lost) = (true, false);
-        let Some(committed) = &self.committed else { return };
+        let Some(committed) = &self.committed else {
+            return;
+        };
         if self.current.is_none() || self.ending.is_some() {
             let commit = self.announced.clone().unwrap_or_else(|| Commit {
                 round: committed.round,
@@ -339,13 +411,32 @@ impl Coordinator {
         self.check(cx);
     }
 
-    fn on_contribute(&mut self, cx: &mut Context<'_, Effect>, domain: DomainId, contribution: Contribution) {
+    fn on_contribute(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        domain: DomainId,
+        contribution: Contribution,
+    ) {
         let (round, attempt) = (contribution.round, contribution.attempt);
         let answer = |cx: &mut Context<'_, Effect>, answer| {
-            cx.effect(Effect::Tell(domain.clone(), Control::Answer { round, attempt, answer }));
+            cx.effect(Effect::Tell(
+                domain.clone(),
+                Control::Answer {
+                    round,
+                    attempt,
+                    answer,
+                },
+            ));
         };
-        let Some(current) = self.current.as_mut().filter(|current| (current.round, EPOCH) == (round, contribution.epoch)) else {
-            cx.report(Event::LateAnswered { round, from: domain.to_string() });
+        let Some(current) = self
+            .current
+            .as_mut()
+            .filter(|current| (current.round, EPOCH) == (round, contribution.epoch))
+        else {
+            cx.report(Event::LateAnswered {
+                round,
+                from: domain.to_string(),
+            });
             return answer(cx, Answer::Late);
         };
         match current.phase {
@@ -353,53 +444,107 @@ impl Coordinator {
             // Made for a coordinator that is no more: once weights are fixed again, the domain is asked again.
             Phase::Reports | Phase::Weighing => return,
             Phase::Folding(_) | Phase::Committing => {
-                cx.report(Event::LateAnswered { round, from: domain.to_string() });
+                cx.report(Event::LateAnswered {
+                    round,
+                    from: domain.to_string(),
+                });
                 return answer(cx, Answer::Late);
             }
         }
-        let known = [&current.noted, &current.noting].into_iter().filter_map(|known| known.get(&domain)).map(|known| known.attempt).max();
+        let known = [&current.noted, &current.noting]
+            .into_iter()
+            .filter_map(|known| known.get(&domain))
+            .map(|known| known.attempt)
+            .max();
         if known.is_some_and(|known| attempt <= known) {
-            cx.report(Event::DuplicateAnswered { round, from: domain.to_string() });
+            cx.report(Event::DuplicateAnswered {
+                round,
+                from: domain.to_string(),
+            });
             return answer(cx, Answer::Duplicate);
         }
         if let Err(reason) = current.acceptable(&domain, &contribution, self.layout.len()) {
-            cx.report(Event::DomainDropped { round, domain: domain.clone(), reason: reason.clone() });
+            cx.report(Event::DomainDropped {
+                round,
+                domain: domain.clone(),
+                reason: reason.clone(),
+            });
             return answer(cx, Answer::Refused(reason));
         }
         current.noting.insert(domain.clone(), contribution.clone());
         cx.effect(Effect::Note(contribution));
     }
 
-    fn on_noted(&mut self, cx: &mut Context<'_, Effect>, round: Round, domain: DomainId, attempt: Attempt, result: Result<(), String>) {
-        let Some(current) = self.current.as_mut().filter(|current| current.round == round) else { return };
-        let Some(contribution) = current.noting.get(&domain).filter(|noting| noting.attempt == attempt).cloned() else { return };
+    fn on_noted(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        round: Round,
+        domain: DomainId,
+        attempt: Attempt,
+        result: Result<(), String>,
+    ) {
+        let Some(current) = self
+            .current
+            .as_mut()
+            .filter(|current| current.round == round)
+        else {
+            return;
+        };
+        let Some(contribution) = current
+            .noting
+            .get(&domain)
+            .filter(|noting| noting.attempt == attempt)
+            .cloned()
+        else {
+            return;
+        };
         current.noting.remove(&domain);
         let answer = match result {
             Ok(()) if current.phase != Phase::Contributions => Answer::Late,
             Ok(()) => {
                 let weight = contribution.weight;
-                cx.report(Event::Acknowledged { round, attempt, domain: domain.clone(), weight });
+                cx.report(Event::Acknowledged {
+                    round,
+                    attempt,
+                    domain: domain.clone(),
+                    weight,
+                });
                 current.noted.insert(domain.clone(), contribution);
                 Answer::Acknowledged
             }
             Err(reason) => Answer::Refused(format!("the coordinator could not note it: {reason}")),
         };
-        cx.effect(Effect::Tell(domain, Control::Answer { round, attempt, answer }));
+        cx.effect(Effect::Tell(
+            domain,
+            Control::Answer {
+                round,
+                attempt,
+                answer,
+            },
+        ));
         self.check(cx);
     }
 
     /// Looks whether the open round can go on, and says when to look again.
     fn check(&mut self, cx: &mut Context<'_, Effect>) {
         self.check_ending(cx);
-        let Some(current) = &mut self.current else { return };
+        let Some(current) = &mut self.current else {
+            return;
+        };
         let now = cx.now();
         match current.phase {
             Phase::Reports => {
                 let usable: BTreeSet<&NodeId> = current.reports.keys().collect();
                 let quorum = is_met(&self.plan, current, usable.iter().copied());
-                let lost = |node: &NodeId| self.domains.get(&node.domain()).is_some_and(|domain| domain.lost);
+                let lost = |node: &NodeId| {
+                    self.domains
+                        .get(&node.domain())
+                        .is_some_and(|domain| domain.lost)
+                };
                 let waiting = current.cohort.iter().any(|node| {
-                    !current.has_answered(node) && !current.unreachable.contains(node) && !lost(node)
+                    !current.has_answered(node)
+                        && !current.unreachable.contains(node)
+                        && !lost(node)
                 });
                 if current.cohort.is_empty() {
                     return self.abort(cx, "empty cohort: every node is declared absent".into());
@@ -411,8 +556,14 @@ impl Coordinator {
                     cx.effect(Effect::Weigh(current.round, reports));
                     return;
                 }
-                if current.cohort.iter().all(|node| current.failed.contains_key(node) || current.refused.contains_key(node)) {
-                    let reason = format!("nobody is left: {}", current.complaints());
+                let able = current.cohort.iter().filter(|node| {
+                    !current.failed.contains_key(node) && !current.refused.contains_key(node)
+                });
+                if !is_met(&self.plan, current, able) {
+                    let reason = format!(
+                        "the quorum cannot be met any more: {}",
+                        current.complaints()
+                    );
                     return self.abort(cx, reason);
                 }
                 self.wait_or_abort(cx, quorum);
@@ -421,7 +572,11 @@ impl Coordinator {
                 let members = current.noted.values().flat_map(|noted| &noted.members);
                 let quorum = is_met(&self.plan, current, members.clone());
                 let inside: BTreeSet<&NodeId> = members.collect();
-                let lost = |node: &NodeId| self.domains.get(&node.domain()).is_some_and(|domain| domain.lost);
+                let lost = |node: &NodeId| {
+                    self.domains
+                        .get(&node.domain())
+                        .is_some_and(|domain| domain.lost)
+                };
                 let waiting = !current.noting.is_empty()
                     || current.weights.iter().any(|weight| {
                         let node = &weight.node;
@@ -431,7 +586,13 @@ impl Coordinator {
                             && !current.failed.contains_key(node)
                             && !lost(node)
                     });
-                if quorum && (!waiting || [Some(current.deadline), current.grace].iter().flatten().any(|at| *at <= now)) {
+                if quorum
+                    && (!waiting
+                        || [Some(current.deadline), current.grace]
+                            .iter()
+                            .flatten()
+                            .any(|at| *at <= now))
+                {
                     return self.fold(cx, 0);
                 }
                 self.wait_or_abort(cx, quorum);
@@ -439,7 +600,10 @@ impl Coordinator {
             Phase::Weighing | Phase::Folding(_) | Phase::Committing => {
                 if now >= current.close_by && current.phase != Phase::Committing {
                     let limit = self.plan.round.close_limit;
-                    return self.abort(cx, format!("closing took longer than close_limit ({limit:?})"));
+                    return self.abort(
+                        cx,
+                        format!("closing took longer than close_limit ({limit:?})"),
+                    );
                 }
                 if now < current.close_by {
                     cx.wake_at(current.close_by);
@@ -449,28 +613,51 @@ impl Coordinator {
     }
 
     fn wait_or_abort(&mut self, cx: &mut Context<'_, Effect>, quorum: bool) {
-        let Some(current) = &mut self.current else { return };
+        let Some(current) = &mut self.current else {
+            return;
+        };
         if cx.now() >= current.deadline {
             let reason = self.shortfall();
             self.adaptive.on_missed();
             return self.abort(cx, reason);
         }
         if quorum && current.grace.is_none() {
-            cx.report(Event::QuorumReached { round: current.round });
+            cx.report(Event::QuorumReached {
+                round: current.round,
+            });
             current.grace = Some((cx.now() + self.plan.round.grace).min(current.deadline));
         }
-        cx.wake_at(current.grace.unwrap_or(current.deadline).min(current.deadline));
+        cx.wake_at(
+            current
+                .grace
+                .unwrap_or(current.deadline)
+                .min(current.deadline),
+        );
     }
 
     fn shortfall(&self) -> String {
-        let Some(current) = &self.current else { return String::new() };
+        let Some(current) = &self.current else {
+            return String::new();
+        };
         let (what, have): (&str, BTreeSet<&NodeId>) = match current.phase {
-            Phase::Contributions => ("contributions", current.noted.values().flat_map(|noted| &noted.members).collect()),
+            Phase::Contributions => (
+                "contributions",
+                current
+                    .noted
+                    .values()
+                    .flat_map(|noted| &noted.members)
+                    .collect(),
+            ),
             _ => ("reports", current.reports.keys().collect()),
         };
         let (nodes, domains) = needed(&self.plan, current);
         let present: BTreeSet<DomainId> = have.iter().map(|node| node.domain()).collect();
-        let missing: Vec<&str> = current.cohort.iter().filter(|node| !have.contains(node)).map(NodeId::as_str).collect();
+        let missing: Vec<&str> = current
+            .cohort
+            .iter()
+            .filter(|node| !have.contains(node))
+            .map(NodeId::as_str)
+            .collect();
         let mut reason = format!(
             "quorum not met: {what} of {} of {nodes} nodes from {} of {domains} domains at the deadline; missing: {}",
             have.len(),
@@ -484,15 +671,29 @@ impl Coordinator {
     }
 
     fn fold(&mut self, cx: &mut Context<'_, Effect>, start: u32) {
-        let Some(current) = &mut self.current else { return };
+        let Some(current) = &mut self.current else {
+            return;
+        };
         current.phase = Phase::Folding(start);
         current.close_by = current.close_by.min(cx.now() + self.plan.round.close_limit);
         cx.wake_at(current.close_by);
-        cx.effect(Effect::Fold(current.round, start, current.noted.values().cloned().collect()));
+        cx.effect(Effect::Fold(
+            current.round,
+            start,
+            current.noted.values().cloned().collect(),
+        ));
     }
 
-    fn on_folded(&mut self, cx: &mut Context<'_, Effect>, round: Round, start: u32, result: Result<(), FoldError>) {
-        let Some(current) = self.current.as_mut() else { return };
+    fn on_folded(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        round: Round,
+        start: u32,
+        result: Result<(), FoldError>,
+    ) {
+        let Some(current) = self.current.as_mut() else {
+            return;
+        };
         if (current.round, current.phase) != (round, Phase::Folding(start)) {
             return;
         }
@@ -504,13 +705,24 @@ impl Coordinator {
             }
             Err(FoldError::Result(reason)) => self.abort(cx, reason),
             Err(FoldError::Domain(domain, reason)) => {
-                cx.report(Event::DomainDropped { round, domain: domain.clone(), reason: reason.clone() });
+                cx.report(Event::DomainDropped {
+                    round,
+                    domain: domain.clone(),
+                    reason: reason.clone(),
+                });
                 current.noted.remove(&domain);
                 current.dropped.insert(domain.clone(), reason.clone());
-                if is_met(&self.plan, current, current.noted.values().flat_map(|noted| &noted.members)) {
+                if is_met(
+                    &self.plan,
+                    current,
+                    current.noted.values().flat_map(|noted| &noted.members),
+                ) {
                     self.fold(cx, start + 1);
                 } else {
-                    self.abort(cx, format!("the acknowledged contribution of {domain} was lost: {reason}"));
+                    self.abort(
+                        cx,
+                        format!("the acknowledged contribution of {domain} was lost: {reason}"),
+                    );
                 }
             }
         }
@@ -519,21 +731,44 @@ impl Coordinator {
     /// The record of the open round; `aborted` gives the reason.
     fn record(&self, now: Micros, aborted: Option<String>) -> RoundRecord {
         let current = self.current.as_ref().expect("called with an open round");
-        let committed = self.committed.as_ref().expect("rounds open after the start");
-        let mut counted: Vec<NodeId> = current.noted.values().flat_map(|noted| noted.members.clone()).collect();
+        let committed = self
+            .committed
+            .as_ref()
+            .expect("rounds open after the start");
+        let mut counted: Vec<NodeId> = current
+            .noted
+            .values()
+            .flat_map(|noted| noted.members.clone())
+            .collect();
         counted.sort();
         if aborted.is_some() {
             counted.clear();
         }
-        let refused: Vec<(NodeId, String)> = current.refused.iter().map(|(node, reason)| (node.clone(), reason.clone())).collect();
-        let mut late: Vec<NodeId> = current.cohort.iter().filter(|node| !counted.contains(node) && !current.refused.contains_key(node)).cloned().collect();
+        let refused: Vec<(NodeId, String)> = current
+            .refused
+            .iter()
+            .map(|(node, reason)| (node.clone(), reason.clone()))
+            .collect();
+        let mut late: Vec<NodeId> = current
+            .cohort
+            .iter()
+            .filter(|node| !counted.contains(node) && !current.refused.contains_key(node))
+            .cloned()
+            .collect();
         late.sort();
-        let dropped: Vec<String> = current.dropped.iter().map(|(domain, reason)| format!("{domain}: {reason}")).collect();
+        let dropped: Vec<String> = current
+            .dropped
+            .iter()
+            .map(|(domain, reason)| format!("{domain}: {reason}"))
+            .collect();
         let (state, reason) = match aborted {
             Some(reason) => (RoundState::Aborted, reason),
             None if counted.len() == current.cohort.len() => (RoundState::Committed, String::new()),
             None => {
-                let details = [current.complaints(), dropped.join("; ")].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>();
+                let details = [current.complaints(), dropped.join("; ")]
+                    .into_iter()
+                    .filter(|text| !text.is_empty())
+                    .collect::<Vec<_>>();
                 let mut reason = format!("{} of {}", counted.len(), current.cohort.len());
                 if !details.is_empty() {
                     reason = format!("{reason} ({})", details.join("; "));
@@ -560,19 +795,44 @@ impl Coordinator {
         }
     }
 
-    fn on_committed(&mut self, cx: &mut Context<'_, Effect>, round: Round, result: Result<Outcome, String>) {
-        if self.current.as_ref().is_none_or(|current| (current.round, current.phase) != (round, Phase::Committing)) {
+    fn on_committed(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        round: Round,
+        result: Result<Outcome, String>,
+    ) {
+        if self
+            .current
+            .as_ref()
+            .is_none_or(|current| (current.round, current.phase) != (round, Phase::Committing))
+        {
             return;
         }
         let outcome = match result {
             Ok(outcome) => outcome,
-            Err(reason) => return self.abort(cx, format!("the commit could not be recorded: {reason}")),
+            Err(reason) => {
+                // What cannot be written down is not committed, and the next round could not be either.
+                let reason = format!("round {round} could not be committed: {reason}");
+                return self.end(cx, reason);
+            }
         };
         let state = self.record(cx.now(), None).state;
         let current = self.current.take().expect("checked above");
-        let committed = self.committed.as_mut().expect("rounds open after the start");
-        let contributions = current.noted.values().map(|noted| (noted.domain.clone(), noted.attempt)).collect();
-        let commit = Commit { round, base: committed.hash, hash: outcome.hash, contributions };
+        let committed = self
+            .committed
+            .as_mut()
+            .expect("rounds open after the start");
+        let contributions = current
+            .noted
+            .values()
+            .map(|noted| (noted.domain.clone(), noted.attempt))
+            .collect();
+        let commit = Commit {
+            round,
+            base: committed.hash,
+            hash: outcome.hash,
+            contributions,
+        };
         committed.ended = round;
         committed.round = round;
         committed.hash = outcome.hash;
@@ -594,12 +854,23 @@ impl Coordinator {
 
     fn abort(&mut self, cx: &mut Context<'_, Effect>, reason: String) {
         let record = self.record(cx.now(), Some(reason.clone()));
-        let Some(current) = self.current.take() else { return };
+        let Some(current) = self.current.take() else {
+            return;
+        };
         for domain in self.joined() {
-            cx.effect(Effect::Tell(domain.clone(), Control::Abort { round: current.round, reason: reason.clone() }));
+            cx.effect(Effect::Tell(
+                domain.clone(),
+                Control::Abort {
+                    round: current.round,
+                    reason: reason.clone(),
+                },
+            ));
         }
         cx.effect(Effect::Record(Box::new(record)));
-        let committed = self.committed.as_mut().expect("rounds open after the start");
+        let committed = self
+            .committed
+            .as_mut()
+            .expect("rounds open after the start");
         committed.ended = current.round;
         committed.tally.2 += 1;
         self.failed_in_a_row += 1;
@@ -607,11 +878,21 @@ impl Coordinator {
     }
 
     fn end(&mut self, cx: &mut Context<'_, Effect>, reason: String) {
-        self.ending = Some(Ending { reason, until: cx.now() + self.plan.round.close_limit, done: false });
+        self.ending = Some(Ending {
+            reason,
+            until: cx.now() + self.plan.round.close_limit,
+            done: false,
+        });
         if let Some(current) = self.current.take() {
             let reason = "the run ends".to_owned();
             for domain in self.joined() {
-                cx.effect(Effect::Tell(domain.clone(), Control::Abort { round: current.round, reason: reason.clone() }));
+                cx.effect(Effect::Tell(
+                    domain.clone(),
+                    Control::Abort {
+                        round: current.round,
+                        reason: reason.clone(),
+                    },
+                ));
             }
         }
         self.check_ending(cx);
@@ -619,20 +900,33 @@ impl Coordinator {
 
     /// The run is over once every domain that can be reached holds the last model, or after `close_limit`.
     fn check_ending(&mut self, cx: &mut Context<'_, Effect>) {
-        let (Some(ending), Some(committed)) = (&mut self.ending, &self.committed) else { return };
+        let (Some(ending), Some(committed)) = (&mut self.ending, &self.committed) else {
+            return;
+        };
         if ending.done {
             return;
         }
         let behind = |domain: &Domain| !domain.lost && domain.adopted != Some(committed.hash);
         // An interrupted or failed run does not wait for domains that never came.
-        let waits = |domain: &&Domain| if ending.reason.is_empty() { behind(domain) } else { false };
+        let waits = |domain: &&Domain| {
+            if ending.reason.is_empty() {
+                behind(domain)
+            } else {
+                false
+            }
+        };
         if self.domains.values().any(|domain| waits(&domain)) && cx.now() < ending.until {
             return cx.wake_at(ending.until);
         }
         ending.done = true;
         let reason = ending.reason.clone();
         for (id, _) in self.domains.iter().filter(|(_, domain)| domain.joined) {
-            cx.effect(Effect::Tell(id.clone(), Control::Finish { reason: reason.clone() }));
+            cx.effect(Effect::Tell(
+                id.clone(),
+                Control::Finish {
+                    reason: reason.clone(),
+                },
+            ));
         }
         let (done, degraded, aborted) = committed.tally;
         cx.effect(Effect::Finish(Finished {
@@ -651,28 +945,43 @@ impl Coordinator {
 
 impl Current {
     fn has_answered(&self, node: &NodeId) -> bool {
-        self.reports.contains_key(node) || self.refused.contains_key(node) || self.failed.contains_key(node)
+        self.reports.contains_key(node)
+            || self.refused.contains_key(node)
+            || self.failed.contains_key(node)
     }
 
     fn weights_of<'a>(&'a self, domain: &'a DomainId) -> impl Iterator<Item = &'a Weight> {
-        self.weights.iter().filter(move |weight| weight.node.domain() == *domain)
+        self.weights
+            .iter()
+            .filter(move |weight| weight.node.domain() == *domain)
     }
 
     /// Whose update was refused or could not be made, and why.
     fn complaints(&self) -> String {
-        let said = self.refused.iter().chain(&self.failed).map(|(node, reason)| format!("{node}: {reason}"));
+        let said = self
+            .refused
+            .iter()
+            .chain(&self.failed)
+            .map(|(node, reason)| format!("{node}: {reason}"));
         said.collect::<Vec<_>>().join("; ")
     }
 
     /// Checks a contribution against the weights that were fixed.
-    fn acceptable(&self, domain: &DomainId, contribution: &Contribution, elements: usize) -> Result<(), String> {
+    fn acceptable(
+        &self,
+        domain: &DomainId,
+        contribution: &Contribution,
+        elements: usize,
+    ) -> Result<(), String> {
         if contribution.domain != *domain {
             return Err(format!("it says it is from {}", contribution.domain));
         }
         let mut total = 0.0;
         let mut seen = BTreeSet::new();
         for member in &contribution.members {
-            let weight = self.weights_of(domain).find(|weight| weight.node == *member && weight.weight > 0.0);
+            let weight = self
+                .weights_of(domain)
+                .find(|weight| weight.node == *member && weight.weight > 0.0);
             let weight = weight.ok_or_else(|| format!("{member} was not weighed"))?;
             if !seen.insert(member) {
                 return Err(format!("{member} stands in it twice"));
@@ -680,14 +989,23 @@ impl Current {
             total += weight.weight;
         }
         if contribution.members.is_empty() || total.to_bits() != contribution.weight.to_bits() {
-            return Err(format!("it weighs {}, its members weigh {total}", contribution.weight));
+            return Err(format!(
+                "it weighs {}, its members weigh {total}",
+                contribution.weight
+            ));
         }
         if crate::fold::exponent(total).ok() != Some(contribution.exponent) {
-            return Err(format!("exponent {} does not belong to weight {total}", contribution.exponent));
+            return Err(format!(
+                "exponent {} does not belong to weight {total}",
+                contribution.exponent
+            ));
         }
         let chunks = elements.div_ceil(CHUNK_ELEMENTS);
         if contribution.chunks.len() != chunks {
-            return Err(format!("{} chunks where {chunks} are due", contribution.chunks.len()));
+            return Err(format!(
+                "{} chunks where {chunks} are due",
+                contribution.chunks.len()
+            ));
         }
         Ok(())
     }
@@ -698,8 +1016,20 @@ fn needed(plan: &Plan, current: &Current) -> (usize, usize) {
     match plan.round.quorum {
         Quorum::AtLeast { nodes, domains } => (nodes, domains),
         Quorum::All => {
-            let domains: BTreeSet<DomainId> = current.cohort.iter().map(NodeId::domain).collect();
-            (current.cohort.len(), domains.len())
+            // Who has the weight zero is ignored by the aggregate, and so here.
+            let ignored = |node: &NodeId| {
+                current
+                    .weights
+                    .iter()
+                    .any(|weight| weight.node == *node && weight.weight == 0.0)
+            };
+            let asked: Vec<&NodeId> = current
+                .cohort
+                .iter()
+                .filter(|node| !ignored(node))
+                .collect();
+            let domains: BTreeSet<DomainId> = asked.iter().map(|node| node.domain()).collect();
+            (asked.len(), domains.len())
         }
     }
 }
@@ -732,13 +1062,19 @@ impl Machine for Coordinator {
                 if let Some(entry) = self.domains.get_mut(&domain) {
                     (entry.lost, entry.joined) = (true, false);
                     let round = self.current.as_ref().map_or(0, |current| current.round);
-                    cx.report(Event::DomainDropped { round, domain, reason: "its gateway gives no sign of life".into() });
+                    cx.report(Event::DomainDropped {
+                        round,
+                        domain,
+                        reason: "its gateway gives no sign of life".into(),
+                    });
                 }
                 self.check(cx);
             }
             Message::Domain(domain, control) => self.on_domain(cx, domain, control),
             Message::Weighed(round, result) => {
-                let Some(current) = self.current.as_mut() else { return };
+                let Some(current) = self.current.as_mut() else {
+                    return;
+                };
                 if (current.round, current.phase) != (round, Phase::Weighing) {
                     return;
                 }
@@ -746,16 +1082,26 @@ impl Machine for Coordinator {
                     Err(reason) => self.abort(cx, reason),
                     Ok(weights) => {
                         current.phase = Phase::Contributions;
-                        let nodes = weights.iter().filter(|weight| weight.weight > 0.0).map(|weight| weight.node.clone());
-                        cx.report(Event::Weighed { round, nodes: nodes.collect() });
+                        let nodes = weights
+                            .iter()
+                            .filter(|weight| weight.weight > 0.0)
+                            .map(|weight| weight.node.clone());
+                        cx.report(Event::Weighed {
+                            round,
+                            nodes: nodes.collect(),
+                        });
                         current.weights = weights;
                         let joined: Vec<DomainId> = self.joined().cloned().collect();
-                        joined.iter().for_each(|domain| self.tell_weights(cx, domain));
+                        joined
+                            .iter()
+                            .for_each(|domain| self.tell_weights(cx, domain));
                         self.check(cx);
                     }
                 }
             }
-            Message::Noted(round, domain, attempt, result) => self.on_noted(cx, round, domain, attempt, result),
+            Message::Noted(round, domain, attempt, result) => {
+                self.on_noted(cx, round, domain, attempt, result)
+            }
             Message::Folded(round, start, result) => self.on_folded(cx, round, start, result),
             Message::Committed(round, result) => self.on_committed(cx, round, result),
             Message::Stop(reason) => {

@@ -132,7 +132,10 @@ impl Gateway {
     /// The gateway of a domain whose nodes are `ranks`, in rank order.
     pub fn new(domain: DomainId, ranks: Vec<NodeId>, layout: Layout) -> Self {
         let slices = fold::slices(layout.len(), ranks.len());
-        let filled = slices.iter().enumerate().filter(|(_, range)| !range.is_empty());
+        let filled = slices
+            .iter()
+            .enumerate()
+            .filter(|(_, range)| !range.is_empty());
         Gateway {
             domain,
             slices: filled.map(|(index, _)| index as u32).collect(),
@@ -160,17 +163,27 @@ impl Gateway {
     }
 
     fn join(&self) -> Control {
-        let (round, hash) = self.model.as_ref().map_or((0, Hash::default()), |model| (model.round, model.hash));
+        let (round, hash) = self
+            .model
+            .as_ref()
+            .map_or((0, Hash::default()), |model| (model.round, model.hash));
         let members = self.present.iter().cloned().collect();
-        Control::DomainJoin(DomainJoin { layout: self.layout.clone(), round, hash, members })
+        Control::DomainJoin(DomainJoin {
+            layout: self.layout.clone(),
+            round,
+            hash,
+            members,
+        })
     }
 
     /// Divides slices among the ranks that can be reached: each slice to its own rank, or to the next one that is there.
     fn assign(&self, slices: impl IntoIterator<Item = u32>) -> BTreeMap<NodeId, Vec<u32>> {
         let mut shares: BTreeMap<NodeId, Vec<u32>> = BTreeMap::new();
         for slice in slices {
-            let ranks = (0..self.ranks.len()).map(|step| &self.ranks[(slice as usize + step) % self.ranks.len()]);
-            let reachable = |rank: &&NodeId| self.present.contains(*rank) && !self.silent.contains(*rank);
+            let ranks = (0..self.ranks.len())
+                .map(|step| &self.ranks[(slice as usize + step) % self.ranks.len()]);
+            let reachable =
+                |rank: &&NodeId| self.present.contains(*rank) && !self.silent.contains(*rank);
             if let Some(rank) = ranks.clone().find(reachable) {
                 shares.entry(rank.clone()).or_default().push(slice);
             }
@@ -179,9 +192,14 @@ impl Gateway {
     }
 
     fn train(&self, cx: &mut Context<'_, Effect>, node: &NodeId) {
-        let (Some(current), Some(model)) = (&self.current, &self.model) else { return };
+        let (Some(current), Some(model)) = (&self.current, &self.model) else {
+            return;
+        };
         let open = &current.open;
-        if !open.cohort.contains(node) || !self.present.contains(node) || (model.round, model.hash) != (open.base_round, open.base) {
+        if !open.cohort.contains(node)
+            || !self.present.contains(node)
+            || (model.round, model.hash) != (open.base_round, open.base)
+        {
             return;
         }
         let train = Train {
@@ -204,8 +222,18 @@ impl Gateway {
         }
     }
 
-    fn obtain(&mut self, cx: &mut Context<'_, Effect>, round: Round, base: Option<Hash>, hash: Hash) {
-        if self.model.as_ref().is_some_and(|model| (model.round, model.hash) == (round, hash)) {
+    fn obtain(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        round: Round,
+        base: Option<Hash>,
+        hash: Hash,
+    ) {
+        if self
+            .model
+            .as_ref()
+            .is_some_and(|model| (model.round, model.hash) == (round, hash))
+        {
             return;
         }
         if self.obtaining.is_some_and(|(_, _, wanted)| wanted == hash) {
@@ -222,8 +250,16 @@ impl Gateway {
             let now = &current.open;
             if (now.round, now.epoch, now.base) == (open.round, open.epoch, open.base) {
                 // A coordinator that was restarted, or a link that came back: say again what is known.
-                for report in current.exports.values().filter_map(|export| export.report.clone()) {
-                    cx.effect(Effect::Tell(Control::Reported { round: open.round, epoch: open.epoch, report }));
+                for report in current
+                    .exports
+                    .values()
+                    .filter_map(|export| export.report.clone())
+                {
+                    cx.effect(Effect::Tell(Control::Reported {
+                        round: open.round,
+                        epoch: open.epoch,
+                        report,
+                    }));
                 }
                 return self.train_all(cx);
             }
@@ -245,42 +281,111 @@ impl Gateway {
     fn on_exported(&mut self, cx: &mut Context<'_, Effect>, node: NodeId, exported: Exported) {
         let region_len = (REGION_HEADER_BYTES + self.layout.len() * 4) as u64;
         let Some(current) = &mut self.current else {
-            return cx.report(Event::LateAnswered { round: exported.round, from: node.to_string() });
+            return cx.report(Event::LateAnswered {
+                round: exported.round,
+                from: node.to_string(),
+            });
         };
         if (exported.round, exported.epoch) != (current.open.round, current.open.epoch) {
-            return cx.report(Event::LateAnswered { round: exported.round, from: node.to_string() });
+            return cx.report(Event::LateAnswered {
+                round: exported.round,
+                from: node.to_string(),
+            });
         }
-        if !current.open.cohort.contains(&node) || exported.region.owner != node || exported.region.len != region_len {
-            let reason = format!("a region of {} bytes where {region_len} are due", exported.region.len);
-            cx.report(Event::UpdateRefused { round: exported.round, node: node.clone(), reason: reason.clone() });
-            return cx.effect(Effect::Tell(Control::TrainingFailed { round: exported.round, node, reason }));
+        if !current.open.cohort.contains(&node)
+            || exported.region.owner != node
+            || exported.region.len != region_len
+        {
+            let reason = format!(
+                "a region of {} bytes where {region_len} are due",
+                exported.region.len
+            );
+            cx.report(Event::UpdateRefused {
+                round: exported.round,
+                node: node.clone(),
+                reason: reason.clone(),
+            });
+            return cx.effect(Effect::Tell(Control::TrainingFailed {
+                round: exported.round,
+                node,
+                reason,
+            }));
         }
-        if current.exports.get(&node).is_some_and(|known| known.exported == exported) {
-            return cx.report(Event::DuplicateAnswered { round: exported.round, from: node.to_string() });
+        if current
+            .exports
+            .get(&node)
+            .is_some_and(|known| known.exported == exported)
+        {
+            return cx.report(Event::DuplicateAnswered {
+                round: exported.round,
+                from: node.to_string(),
+            });
         }
-        let export = Export { exported, pending: BTreeMap::new(), measured: BTreeMap::new(), report: None };
+        let export = Export {
+            exported,
+            pending: BTreeMap::new(),
+            measured: BTreeMap::new(),
+            report: None,
+        };
         current.exports.insert(node.clone(), export);
         self.measure(cx, &node);
     }
 
     /// Asks for the slices of an update that nobody has measured or is measuring.
     fn measure(&mut self, cx: &mut Context<'_, Effect>, node: &NodeId) {
-        let Some(export) = self.current.as_ref().and_then(|current| current.exports.get(node)) else { return };
+        let Some(export) = self
+            .current
+            .as_ref()
+            .and_then(|current| current.exports.get(node))
+        else {
+            return;
+        };
         let asked: BTreeSet<u32> = export.pending.values().flatten().copied().collect();
-        let open = self.slices.iter().copied().filter(|slice| !asked.contains(slice) && !export.measured.contains_key(slice));
+        let open = self
+            .slices
+            .iter()
+            .copied()
+            .filter(|slice| !asked.contains(slice) && !export.measured.contains_key(slice));
         let shares = self.assign(open.collect::<Vec<_>>());
-        let export = self.current.as_mut().and_then(|current| current.exports.get_mut(node)).expect("it was there above");
+        let export = self
+            .current
+            .as_mut()
+            .and_then(|current| current.exports.get_mut(node))
+            .expect("it was there above");
         for (rank, slices) in shares {
-            export.pending.entry(rank.clone()).or_default().extend(&slices);
-            let Exported { round, epoch, ref region, .. } = export.exported;
-            let measure = Measure { round, epoch, node: node.clone(), region: region.clone(), slices };
+            export
+                .pending
+                .entry(rank.clone())
+                .or_default()
+                .extend(&slices);
+            let Exported {
+                round,
+                epoch,
+                ref region,
+                ..
+            } = export.exported;
+            let measure = Measure {
+                round,
+                epoch,
+                node: node.clone(),
+                region: region.clone(),
+                slices,
+            };
             cx.effect(Effect::Member(rank, Control::Measure(measure)));
         }
     }
 
     fn on_measured(&mut self, cx: &mut Context<'_, Effect>, rank: &NodeId, measured: Measured) {
-        let Some(current) = self.current.as_mut().filter(|current| current.open.round == measured.round) else { return };
-        let Some(export) = current.exports.get_mut(&measured.node) else { return };
+        let Some(current) = self
+            .current
+            .as_mut()
+            .filter(|current| current.open.round == measured.round)
+        else {
+            return;
+        };
+        let Some(export) = current.exports.get_mut(&measured.node) else {
+            return;
+        };
         if export.exported.region.key != measured.key {
             return;
         }
@@ -289,13 +394,19 @@ impl Gateway {
             Err(reason) => return self.unreadable(cx, &measured.node, &reason),
         };
         let pending = export.pending.remove(rank).unwrap_or_default();
-        for slice in slices.into_iter().filter(|slice| pending.contains(&slice.slice)) {
+        for slice in slices
+            .into_iter()
+            .filter(|slice| pending.contains(&slice.slice))
+        {
             export.measured.entry(slice.slice).or_insert(slice);
         }
         if export.report.is_some() || export.measured.len() < self.slices.len() {
             return self.measure(cx, &measured.node);
         }
-        let squares = export.measured.values().fold(0.0, |sum, slice| sum + slice.squares);
+        let squares = export
+            .measured
+            .values()
+            .fold(0.0, |sum, slice| sum + slice.squares);
         let report = Report {
             node: measured.node.clone(),
             samples: export.exported.samples,
@@ -307,13 +418,19 @@ impl Gateway {
         };
         export.report = Some(report.clone());
         let (round, epoch) = (current.open.round, current.open.epoch);
-        cx.effect(Effect::Tell(Control::Reported { round, epoch, report }));
+        cx.effect(Effect::Tell(Control::Reported {
+            round,
+            epoch,
+            report,
+        }));
         self.refold_if_missing(cx, &measured.node);
     }
 
     /// A member's region cannot be READ: it is as if it had not exported. It is asked again, a few times.
     fn unreadable(&mut self, cx: &mut Context<'_, Effect>, node: &NodeId, reason: &str) {
-        let Some(current) = &mut self.current else { return };
+        let Some(current) = &mut self.current else {
+            return;
+        };
         current.exports.remove(node);
         let round = current.open.round;
         let tries = current.tries.entry(node.clone()).or_default();
@@ -322,13 +439,27 @@ impl Gateway {
             self.train(cx, node);
         } else {
             let reason = format!("its update could not be used {tries} times, last: {reason}");
-            cx.report(Event::UpdateRefused { round, node: node.clone(), reason: reason.clone() });
-            cx.effect(Effect::Tell(Control::TrainingFailed { round, node: node.clone(), reason }));
+            cx.report(Event::UpdateRefused {
+                round,
+                node: node.clone(),
+                reason: reason.clone(),
+            });
+            cx.effect(Effect::Tell(Control::TrainingFailed {
+                round,
+                node: node.clone(),
+                reason,
+            }));
         }
     }
 
     fn on_weigh(&mut self, cx: &mut Context<'_, Effect>, round: Round, weights: Vec<Weight>) {
-        let Some(current) = self.current.as_mut().filter(|current| current.open.round == round) else { return };
+        let Some(current) = self
+            .current
+            .as_mut()
+            .filter(|current| current.open.round == round)
+        else {
+            return;
+        };
         if current.weights.as_ref() == Some(&weights) {
             if let Some(contribution) = &current.contribution {
                 return cx.effect(Effect::Tell(Control::Contribute(contribution.clone())));
@@ -344,8 +475,15 @@ impl Gateway {
     /// A node that was weighed but lost its export has it again: the fold includes it, unless a contribution already stands.
     fn refold_if_missing(&mut self, cx: &mut Context<'_, Effect>, node: &NodeId) {
         let Some(current) = &self.current else { return };
-        let weighed = current.weights.iter().flatten().any(|weight| weight.node == *node && weight.weight > 0.0);
-        let inside = current.fold.as_ref().is_some_and(|fold| fold.members.contains(node));
+        let weighed = current
+            .weights
+            .iter()
+            .flatten()
+            .any(|weight| weight.node == *node && weight.weight > 0.0);
+        let inside = current
+            .fold
+            .as_ref()
+            .is_some_and(|fold| fold.members.contains(node));
         if weighed && !inside && current.contribution.is_none() {
             self.fold(cx);
         }
@@ -353,7 +491,9 @@ impl Gateway {
 
     /// Starts the fold, again if need be, over all weighed updates that can be had.
     fn fold(&mut self, cx: &mut Context<'_, Effect>) {
-        let Some(current) = &mut self.current else { return };
+        let Some(current) = &mut self.current else {
+            return;
+        };
         let round = current.open.round;
         current.fold = None;
         current.contribution = None;
@@ -361,16 +501,33 @@ impl Gateway {
         let mut weight = 0.0;
         let mut members = Vec::new();
         for rank in &self.ranks {
-            let given = current.weights.iter().flatten().find(|given| given.node == *rank && given.weight > 0.0);
+            let given = current
+                .weights
+                .iter()
+                .flatten()
+                .find(|given| given.node == *rank && given.weight > 0.0);
             let Some(given) = given else { continue };
-            let Some(export) = current.exports.get(rank).filter(|export| export.report.is_some()) else { continue };
+            let Some(export) = current
+                .exports
+                .get(rank)
+                .filter(|export| export.report.is_some())
+            else {
+                continue;
+            };
+            let Ok(factor) = fold::factor(given.weight, given.clip) else {
+                continue;
+            };
             weight += given.weight;
             members.push(rank.clone());
             terms.push(Term {
                 node: rank.clone(),
                 region: export.exported.region.clone(),
-                factor: (given.weight * given.clip) as f32,
-                checksums: export.measured.values().map(|slice| slice.checksum).collect(),
+                factor,
+                checksums: export
+                    .measured
+                    .values()
+                    .map(|slice| slice.checksum)
+                    .collect(),
             });
         }
         if terms.is_empty() {
@@ -385,23 +542,50 @@ impl Gateway {
         current.attempts += 1;
         if attempt > 0 {
             let domain = self.domain.clone();
-            cx.report(Event::Regrouped { round, attempt, domain, members: members.clone() });
+            cx.report(Event::Regrouped {
+                round,
+                attempt,
+                domain,
+                members: members.clone(),
+            });
         }
         let (pending, done) = (BTreeMap::new(), BTreeMap::new());
-        current.fold = Some(Folding { attempt, terms, members, weight, exponent, pending, done });
+        current.fold = Some(Folding {
+            attempt,
+            terms,
+            members,
+            weight,
+            exponent,
+            pending,
+            done,
+        });
         self.spread(cx);
     }
 
     /// Asks for the slices of the fold that nobody has folded or is folding.
     fn spread(&mut self, cx: &mut Context<'_, Effect>) {
-        let Some(folding) = self.current.as_ref().and_then(|current| current.fold.as_ref()) else { return };
+        let Some(folding) = self
+            .current
+            .as_ref()
+            .and_then(|current| current.fold.as_ref())
+        else {
+            return;
+        };
         let asked: BTreeSet<u32> = folding.pending.values().flatten().copied().collect();
-        let open = self.slices.iter().copied().filter(|slice| !asked.contains(slice) && !folding.done.contains_key(slice));
+        let open = self
+            .slices
+            .iter()
+            .copied()
+            .filter(|slice| !asked.contains(slice) && !folding.done.contains_key(slice));
         let shares = self.assign(open.collect::<Vec<_>>());
         let current = self.current.as_mut().expect("it was there above");
         let folding = current.fold.as_mut().expect("it was there above");
         for (rank, slices) in shares {
-            folding.pending.entry(rank.clone()).or_default().extend(&slices);
+            folding
+                .pending
+                .entry(rank.clone())
+                .or_default()
+                .extend(&slices);
             let fold = Fold {
                 round: current.open.round,
                 epoch: current.open.epoch,
@@ -414,27 +598,59 @@ impl Gateway {
     }
 
     fn give_up(&mut self, cx: &mut Context<'_, Effect>, reason: &str) {
-        let Some(current) = &mut self.current else { return };
+        let Some(current) = &mut self.current else {
+            return;
+        };
         let round = current.open.round;
-        for node in current.weights.take().into_iter().flatten().map(|weight| weight.node) {
+        for node in current
+            .weights
+            .take()
+            .into_iter()
+            .flatten()
+            .map(|weight| weight.node)
+        {
             let reason = reason.to_owned();
-            cx.effect(Effect::Tell(Control::TrainingFailed { round, node, reason }));
+            cx.effect(Effect::Tell(Control::TrainingFailed {
+                round,
+                node,
+                reason,
+            }));
         }
     }
 
     fn on_folded(&mut self, cx: &mut Context<'_, Effect>, rank: &NodeId, folded: Folded) {
-        let Some(current) = self.current.as_mut().filter(|current| current.open.round == folded.round) else { return };
-        let Some(folding) = current.fold.as_mut().filter(|folding| folding.attempt == folded.attempt) else { return };
+        let Some(current) = self
+            .current
+            .as_mut()
+            .filter(|current| current.open.round == folded.round)
+        else {
+            return;
+        };
+        let Some(folding) = current
+            .fold
+            .as_mut()
+            .filter(|folding| folding.attempt == folded.attempt)
+        else {
+            return;
+        };
         match folded.result {
             Ok(region) => {
                 let pending = folding.pending.remove(rank).unwrap_or_default();
-                for slice in folded.slices.into_iter().filter(|slice| pending.contains(slice)) {
+                for slice in folded
+                    .slices
+                    .into_iter()
+                    .filter(|slice| pending.contains(slice))
+                {
                     folding.done.insert(slice, region.clone());
                 }
                 if folding.done.len() < self.slices.len() {
                     return self.spread(cx);
                 }
-                let parts = folding.done.iter().map(|(slice, region)| (*slice, region.clone())).collect();
+                let parts = folding
+                    .done
+                    .iter()
+                    .map(|(slice, region)| (*slice, region.clone()))
+                    .collect();
                 cx.effect(Effect::Gather(Gather {
                     round: current.open.round,
                     epoch: current.open.epoch,
@@ -455,9 +671,27 @@ impl Gateway {
         }
     }
 
-    fn on_gathered(&mut self, cx: &mut Context<'_, Effect>, round: Round, attempt: Attempt, result: Result<Vec<Hash>, (NodeId, String)>) {
-        let Some(current) = self.current.as_mut().filter(|current| current.open.round == round) else { return };
-        let Some(folding) = current.fold.as_ref().filter(|folding| folding.attempt == attempt) else { return };
+    fn on_gathered(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        round: Round,
+        attempt: Attempt,
+        result: Result<Vec<Hash>, (NodeId, String)>,
+    ) {
+        let Some(current) = self
+            .current
+            .as_mut()
+            .filter(|current| current.open.round == round)
+        else {
+            return;
+        };
+        let Some(folding) = current
+            .fold
+            .as_ref()
+            .filter(|folding| folding.attempt == attempt)
+        else {
+            return;
+        };
         match result {
             Ok(chunks) => {
                 let contribution = Contribution {
@@ -472,10 +706,16 @@ impl Gateway {
                 };
                 current.contribution = Some(contribution.clone());
                 cx.effect(Effect::Tell(Control::Contribute(contribution)));
-                let missing = current.weights.iter().flatten().filter(|weight| weight.weight > 0.0 && !folding.members.contains(&weight.node));
+                let missing = current.weights.iter().flatten().filter(|weight| {
+                    weight.weight > 0.0 && !folding.members.contains(&weight.node)
+                });
                 for node in missing.map(|weight| weight.node.clone()) {
                     let reason = "its update was lost after weighing".to_owned();
-                    cx.effect(Effect::Tell(Control::Unreachable { round, node, reason }));
+                    cx.effect(Effect::Tell(Control::Unreachable {
+                        round,
+                        node,
+                        reason,
+                    }));
                 }
             }
             Err((rank, _)) => {
@@ -492,30 +732,61 @@ impl Gateway {
             Control::Weigh { round, weights } => self.on_weigh(cx, round, weights),
             Control::Answer { round, answer, .. } => match answer {
                 Answer::Acknowledged => {}
-                Answer::Duplicate => cx.report(Event::DuplicateAnswered { round, from: self.domain.to_string() }),
-                Answer::Late => cx.report(Event::LateAnswered { round, from: self.domain.to_string() }),
+                Answer::Duplicate => cx.report(Event::DuplicateAnswered {
+                    round,
+                    from: self.domain.to_string(),
+                }),
+                Answer::Late => cx.report(Event::LateAnswered {
+                    round,
+                    from: self.domain.to_string(),
+                }),
                 Answer::Refused(reason) => {
-                    cx.report(Event::DomainDropped { round, domain: self.domain.clone(), reason });
+                    cx.report(Event::DomainDropped {
+                        round,
+                        domain: self.domain.clone(),
+                        reason,
+                    });
                 }
             },
-            Control::Commit(Commit { round, base, hash, .. }) => {
-                if self.current.as_ref().is_some_and(|current| current.open.round <= round) {
+            Control::Commit(Commit {
+                round, base, hash, ..
+            }) => {
+                if self
+                    .current
+                    .as_ref()
+                    .is_some_and(|current| current.open.round <= round)
+                {
                     self.current = None;
                 }
                 self.obtain(cx, round, Some(base), hash);
                 self.tell_adopted(cx);
             }
             Control::Abort { round, reason } => {
-                if self.current.as_ref().is_some_and(|current| current.open.round == round) {
+                if self
+                    .current
+                    .as_ref()
+                    .is_some_and(|current| current.open.round == round)
+                {
                     self.current = None;
                     for node in &self.present {
-                        cx.effect(Effect::Member(node.clone(), Control::Drop { round, reason: reason.clone() }));
+                        cx.effect(Effect::Member(
+                            node.clone(),
+                            Control::Drop {
+                                round,
+                                reason: reason.clone(),
+                            },
+                        ));
                     }
                 }
             }
             Control::Finish { reason } => {
                 for node in &self.present {
-                    cx.effect(Effect::Member(node.clone(), Control::Leave { reason: reason.clone() }));
+                    cx.effect(Effect::Member(
+                        node.clone(),
+                        Control::Leave {
+                            reason: reason.clone(),
+                        },
+                    ));
                 }
                 cx.effect(Effect::Finished(reason));
             }
@@ -529,10 +800,21 @@ impl Gateway {
             return;
         }
         match control {
-            Control::Join(Join { layout, round, hash }) => {
+            Control::Join(Join {
+                layout,
+                round,
+                hash,
+            }) => {
                 if let Some(difference) = self.layout.difference(&layout) {
-                    let reason = format!("{node} trains another model than {}: {difference}", self.domain);
-                    cx.report(Event::UpdateRefused { round, node: node.clone(), reason: reason.clone() });
+                    let reason = format!(
+                        "{node} trains another model than {}: {difference}",
+                        self.domain
+                    );
+                    cx.report(Event::UpdateRefused {
+                        round,
+                        node: node.clone(),
+                        reason: reason.clone(),
+                    });
                     return cx.effect(Effect::Member(node, Control::Leave { reason }));
                 }
                 self.present.insert(node.clone());
@@ -550,9 +832,14 @@ impl Gateway {
             }
             Control::Exported(exported) => self.on_exported(cx, node, exported),
             Control::Failed { round, reason } => {
-                if self.current.as_ref().is_some_and(|current| current.open.round == round) {
+                if self
+                    .current
+                    .as_ref()
+                    .is_some_and(|current| current.open.round == round)
+                {
                     self.unreadable(cx, &node, &reason);
-                } else if let Some(model) = self.model.clone().filter(|model| model.round >= round) {
+                } else if let Some(model) = self.model.clone().filter(|model| model.round >= round)
+                {
                     cx.effect(Effect::Member(node, Control::Adopt(model)));
                 }
             }
@@ -567,17 +854,28 @@ impl Gateway {
     }
 
     fn tell_adopted(&mut self, cx: &mut Context<'_, Effect>) {
-        let Some((round, hash)) = self.model.as_ref().map(|model| (model.round, model.hash)) else { return };
-        let everyone = self.present.iter().all(|node| self.holds.get(node) == Some(&(round, hash)));
+        let Some((round, hash)) = self.model.as_ref().map(|model| (model.round, model.hash)) else {
+            return;
+        };
+        let everyone = self
+            .present
+            .iter()
+            .all(|node| self.holds.get(node) == Some(&(round, hash)));
         if everyone && self.adopted != Some((round, hash)) {
             self.adopted = Some((round, hash));
-            cx.effect(Effect::Tell(Control::Adopted { round, hash, nodes: self.present.iter().cloned().collect() }));
+            cx.effect(Effect::Tell(Control::Adopted {
+                round,
+                hash,
+                nodes: self.present.iter().cloned().collect(),
+            }));
         }
     }
 
     /// Gives out again what silent members had been asked for.
     fn resume_work(&mut self, cx: &mut Context<'_, Effect>) {
-        let Some(current) = &mut self.current else { return };
+        let Some(current) = &mut self.current else {
+            return;
+        };
         let gone = |rank: &NodeId| !self.present.contains(rank) || self.silent.contains(rank);
         for export in current.exports.values_mut() {
             export.pending.retain(|rank, _| !gone(rank));
@@ -612,10 +910,17 @@ impl Machine for Gateway {
                 self.silent.remove(&node);
                 if let Some(current) = &self.current {
                     let round = current.open.round;
-                    let counted = current.contribution.as_ref().is_some_and(|mine| mine.members.contains(&node));
+                    let counted = current
+                        .contribution
+                        .as_ref()
+                        .is_some_and(|mine| mine.members.contains(&node));
                     if current.open.cohort.contains(&node) && !counted {
                         let reason = "no sign of life".to_owned();
-                        cx.effect(Effect::Tell(Control::Unreachable { round, node, reason }));
+                        cx.effect(Effect::Tell(Control::Unreachable {
+                            round,
+                            node,
+                            reason,
+                        }));
                     }
                 }
                 self.resume_work(cx);
@@ -626,7 +931,11 @@ impl Machine for Gateway {
                 if self.obtaining.is_some_and(|(wanted, ..)| wanted == round) {
                     self.obtaining = None;
                 }
-                if self.model.as_ref().is_some_and(|held| held.round > model.round) {
+                if self
+                    .model
+                    .as_ref()
+                    .is_some_and(|held| held.round > model.round)
+                {
                     return;
                 }
                 self.model = Some(model.clone());
@@ -636,18 +945,28 @@ impl Machine for Gateway {
                 self.train_all(cx);
             }
             Message::Obtained(round, Err(_)) => {
-                let Some((wanted, _, hash)) = self.obtaining.filter(|(wanted, ..)| *wanted == round) else { return };
+                let Some((wanted, _, hash)) =
+                    self.obtaining.filter(|(wanted, ..)| *wanted == round)
+                else {
+                    return;
+                };
                 self.obtain_tries += 1;
                 if self.obtain_tries <= TRIES_MAX {
                     // A step that did not fit or did not come: the whole model always does.
                     self.obtaining = Some((wanted, None, hash));
-                    cx.effect(Effect::Obtain { round: wanted, base: None, hash });
+                    cx.effect(Effect::Obtain {
+                        round: wanted,
+                        base: None,
+                        hash,
+                    });
                 } else {
                     // The next Open or Commit, or the coordinator's answer to a join, asks for it again.
                     self.obtaining = None;
                 }
             }
-            Message::Gathered(round, attempt, result) => self.on_gathered(cx, round, attempt, result),
+            Message::Gathered(round, attempt, result) => {
+                self.on_gathered(cx, round, attempt, result)
+            }
         }
     }
 

@@ -56,7 +56,12 @@ pub struct Heartbeat {
 impl Heartbeat {
     /// A watch with a period and the waits of the retry rung.
     pub fn new(every: Duration, retry: Vec<Duration>) -> Self {
-        Heartbeat { every, retry, heard: Micros::default(), state: State::Idle }
+        Heartbeat {
+            every,
+            retry,
+            heard: Micros::default(),
+            state: State::Idle,
+        }
     }
 
     /// When the peer becomes suspect if nothing is heard.
@@ -102,7 +107,9 @@ impl Machine for Heartbeat {
                     if cx.now() < limit {
                         return cx.wake_at(limit);
                     }
-                    cx.effect(Verdict::Suspected { silent: cx.now().since(self.heard) });
+                    cx.effect(Verdict::Suspected {
+                        silent: cx.now().since(self.heard),
+                    });
                     self.climb(0, cx.now());
                 }
                 State::Suspect { rung, until } => {
@@ -122,7 +129,10 @@ impl Machine for Heartbeat {
 impl Heartbeat {
     fn climb(&mut self, rung: usize, from: Micros) {
         self.state = match self.retry.get(rung) {
-            Some(&wait) => State::Suspect { rung, until: from + wait },
+            Some(&wait) => State::Suspect {
+                rung,
+                until: from + wait,
+            },
             None => State::Lost,
         };
     }
@@ -138,10 +148,17 @@ mod tests {
     }
 
     fn machine() -> Heartbeat {
-        Heartbeat::new(Duration::from_millis(500), [1, 2, 4].map(Duration::from_secs).to_vec())
+        Heartbeat::new(
+            Duration::from_millis(500),
+            [1, 2, 4].map(Duration::from_secs).to_vec(),
+        )
     }
 
-    fn step(heartbeat: &mut Heartbeat, ms: u64, message: Option<Message>) -> (Vec<Verdict>, Option<Micros>) {
+    fn step(
+        heartbeat: &mut Heartbeat,
+        ms: u64,
+        message: Option<Message>,
+    ) -> (Vec<Verdict>, Option<Micros>) {
         let mut out = Outcome::default();
         let mut cx = Context::new(at(ms), &mut out);
         match message {
@@ -154,10 +171,18 @@ mod tests {
     #[test]
     fn a_silent_peer_is_suspected_after_three_periods_and_lost_after_the_ladder() {
         let mut heartbeat = machine();
-        assert_eq!(step(&mut heartbeat, 0, Some(Message::Watch)), (vec![], Some(at(1500))));
+        assert_eq!(
+            step(&mut heartbeat, 0, Some(Message::Watch)),
+            (vec![], Some(at(1500)))
+        );
         assert_eq!(step(&mut heartbeat, 1499, None).0, []);
         let (verdicts, wake) = step(&mut heartbeat, 1500, None);
-        assert_eq!(verdicts, [Verdict::Suspected { silent: Duration::from_millis(1500) }]);
+        assert_eq!(
+            verdicts,
+            [Verdict::Suspected {
+                silent: Duration::from_millis(1500)
+            }]
+        );
         assert_eq!(wake, Some(at(2500)));
         assert_eq!(step(&mut heartbeat, 2500, None).1, Some(at(4500)));
         assert_eq!(step(&mut heartbeat, 8499, None).0, []);
@@ -170,7 +195,10 @@ mod tests {
             let mut heartbeat = machine();
             step(&mut heartbeat, 0, Some(Message::Watch));
             step(&mut heartbeat, silence, None);
-            assert_eq!(step(&mut heartbeat, silence + 1, Some(Message::Heard)).0, [Verdict::Recovered]);
+            assert_eq!(
+                step(&mut heartbeat, silence + 1, Some(Message::Heard)).0,
+                [Verdict::Recovered]
+            );
             assert_eq!(heartbeat.state(), "alive");
         }
     }
@@ -180,7 +208,11 @@ mod tests {
         let mut heartbeat = machine();
         step(&mut heartbeat, 0, Some(Message::Watch));
         let (verdicts, _) = step(&mut heartbeat, 60_000, None);
-        assert_eq!(verdicts.len(), 1, "the ladder counts from the moment of suspicion: {verdicts:?}");
+        assert_eq!(
+            verdicts.len(),
+            1,
+            "the ladder counts from the moment of suspicion: {verdicts:?}"
+        );
     }
 
     #[test]

@@ -63,7 +63,10 @@ impl Memory {
             return Peer::Same;
         }
         // The peer has forgotten us or is another process: what waited was meant for a conversation that is over.
-        *self = Memory { peer: hello.incarnation, ..Memory::default() };
+        *self = Memory {
+            peer: hello.incarnation,
+            ..Memory::default()
+        };
         Peer::Fresh
     }
 
@@ -72,8 +75,13 @@ impl Memory {
     /// # Errors
     /// Too much waits already; the link should be cut.
     pub fn push(&mut self, message: Bytes) -> Result<(), OutboxFull> {
-        if self.waiting.len() >= OUTBOX_MESSAGES_MAX || self.bytes + message.len() > OUTBOX_BYTES_MAX {
-            return Err(OutboxFull { messages: self.waiting.len(), bytes: self.bytes });
+        if self.waiting.len() >= OUTBOX_MESSAGES_MAX
+            || self.bytes + message.len() > OUTBOX_BYTES_MAX
+        {
+            return Err(OutboxFull {
+                messages: self.waiting.len(),
+                bytes: self.bytes,
+            });
         }
         self.next += 1;
         self.bytes += message.len();
@@ -86,12 +94,23 @@ impl Memory {
         let (sequence, message) = self.waiting.get(self.sent)?;
         self.sent += 1;
         let len = u32::try_from(message.len()).expect("the codec bounds a message far below 4 GiB");
-        Some((FrameHeader { len, sequence: *sequence, acknowledged: self.received }, message.clone()))
+        Some((
+            FrameHeader {
+                len,
+                sequence: *sequence,
+                acknowledged: self.received,
+            },
+            message.clone(),
+        ))
     }
 
     /// A frame without a message, to acknowledge what was received.
     pub fn acknowledgement(&self) -> FrameHeader {
-        FrameHeader { len: 0, sequence: 0, acknowledged: self.received }
+        FrameHeader {
+            len: 0,
+            sequence: 0,
+            acknowledged: self.received,
+        }
     }
 
     /// Takes a frame's header. True: the message behind it is new and must be delivered.
@@ -110,7 +129,11 @@ impl Memory {
     }
 
     fn acknowledge(&mut self, sequence: u64) {
-        while self.waiting.front().is_some_and(|(first, _)| *first <= sequence) {
+        while self
+            .waiting
+            .front()
+            .is_some_and(|(first, _)| *first <= sequence)
+        {
             let (_, message) = self.waiting.pop_front().expect("the front was just seen");
             self.bytes -= message.len();
             self.sent = self.sent.saturating_sub(1);
@@ -124,7 +147,15 @@ mod tests {
     use crate::tensor::Hash;
 
     fn hello(incarnation: u64, known: u64, received: u64) -> Hello {
-        Hello { version: 1, fingerprint: 0, topology: Hash::default(), incarnation, known, received, heartbeat_ms: 500 }
+        Hello {
+            version: 1,
+            fingerprint: 0,
+            topology: Hash::default(),
+            incarnation,
+            known,
+            received,
+            heartbeat_ms: 500,
+        }
     }
 
     fn drain(from: &mut Memory, to: &mut Memory) -> Vec<Bytes> {
@@ -150,7 +181,8 @@ mod tests {
         a.push(Bytes::from_static(b"one")).unwrap();
         assert_eq!(drain(&mut a, &mut b).len(), 1);
         a.push(Bytes::from_static(b"two")).unwrap();
-        a.next_frame().expect("written to a connection that then breaks");
+        a.next_frame()
+            .expect("written to a connection that then breaks");
         // Both sides say what they know; nothing was acknowledged yet, so "one" travels twice and counts once.
         let (incarnation, received) = b.known();
         assert_eq!(a.on_hello(1, &hello(2, incarnation, received)), Peer::Same);

@@ -55,7 +55,17 @@ pub struct Member {
 impl Member {
     /// A node that holds the model of `round` with `hash`.
     pub fn new(node: NodeId, layout: Layout, round: Round, hash: Hash) -> Self {
-        Member { node, layout, round, hash, busy: false, adopt: None, train: None, running: None, exported: None }
+        Member {
+            node,
+            layout,
+            round,
+            hash,
+            busy: false,
+            adopt: None,
+            train: None,
+            running: None,
+            exported: None,
+        }
     }
 
     /// The model held.
@@ -72,9 +82,14 @@ impl Member {
                 self.busy = true;
                 return cx.effect(Effect::Adopt(model));
             }
-            cx.effect(Effect::Tell(Control::Holds { round: self.round, hash: self.hash }));
+            cx.effect(Effect::Tell(Control::Holds {
+                round: self.round,
+                hash: self.hash,
+            }));
         }
-        let Some(train) = self.train.take() else { return };
+        let Some(train) = self.train.take() else {
+            return;
+        };
         if (train.model.round, train.model.hash) != (self.round, self.hash) {
             self.busy = true;
             let model = train.model.clone();
@@ -84,7 +99,10 @@ impl Member {
         self.busy = true;
         self.running = Some(train.clone());
         self.exported = None;
-        cx.report(Event::TrainingStarted { node: self.node.clone(), round: train.round });
+        cx.report(Event::TrainingStarted {
+            node: self.node.clone(),
+            round: train.round,
+        });
         cx.effect(Effect::Train(train));
     }
 }
@@ -96,28 +114,48 @@ impl Machine for Member {
     fn handle(&mut self, message: Message, cx: &mut Context<'_, Effect>) {
         match message {
             Message::GatewayUp => {
-                let join = Join { layout: self.layout.clone(), round: self.round, hash: self.hash };
+                let join = Join {
+                    layout: self.layout.clone(),
+                    round: self.round,
+                    hash: self.hash,
+                };
                 cx.effect(Effect::Tell(Control::Join(join)));
             }
             Message::Train(train) => {
                 let same = |round, epoch| (round, epoch) == (train.round, train.epoch);
-                if let Some(exported) = self.exported.as_ref().filter(|done| same(done.round, done.epoch)) {
+                if let Some(exported) = self
+                    .exported
+                    .as_ref()
+                    .filter(|done| same(done.round, done.epoch))
+                {
                     // Asked again: the same update, never trained twice.
                     return cx.effect(Effect::Tell(Control::Exported(exported.clone())));
                 }
-                if self.running.as_ref().is_some_and(|running| same(running.round, running.epoch)) {
+                if self
+                    .running
+                    .as_ref()
+                    .is_some_and(|running| same(running.round, running.epoch))
+                {
                     return;
                 }
                 self.train = Some(train);
             }
             Message::Adopt(model) => {
-                if self.train.as_ref().is_some_and(|train| train.round <= model.round) {
+                if self
+                    .train
+                    .as_ref()
+                    .is_some_and(|train| train.round <= model.round)
+                {
                     self.train = None;
                 }
                 self.adopt = Some(model);
             }
             Message::Drop(round) => {
-                if self.train.as_ref().is_some_and(|train| train.round == round) {
+                if self
+                    .train
+                    .as_ref()
+                    .is_some_and(|train| train.round == round)
+                {
                     self.train = None;
                 }
             }
@@ -125,10 +163,20 @@ impl Machine for Member {
                 self.busy = false;
                 match result {
                     Ok(()) => {
-                        let healed = self.train.as_ref().is_some_and(|train| train.model == model);
+                        let healed = self
+                            .train
+                            .as_ref()
+                            .is_some_and(|train| train.model == model);
                         (self.round, self.hash) = (model.round, model.hash);
-                        cx.report(Event::ModelAdopted { node: self.node.clone(), round: model.round, healed });
-                        cx.effect(Effect::Tell(Control::Holds { round: model.round, hash: model.hash }));
+                        cx.report(Event::ModelAdopted {
+                            node: self.node.clone(),
+                            round: model.round,
+                            healed,
+                        });
+                        cx.effect(Effect::Tell(Control::Holds {
+                            round: model.round,
+                            hash: model.hash,
+                        }));
                     }
                     Err(reason) => {
                         // The gateway is told and sends the order again if it still stands; trying on our own could loop.
@@ -139,7 +187,9 @@ impl Machine for Member {
             }
             Message::Trained(round, result) => {
                 self.busy = false;
-                let Some(running) = self.running.take() else { return };
+                let Some(running) = self.running.take() else {
+                    return;
+                };
                 match result {
                     Ok((trained, region)) => {
                         cx.report(Event::UpdateExported {
@@ -162,7 +212,11 @@ impl Machine for Member {
                     }
                     Err(reason) => {
                         let node = self.node.clone();
-                        cx.report(Event::TrainingFailed { node, round, reason: reason.clone() });
+                        cx.report(Event::TrainingFailed {
+                            node,
+                            round,
+                            reason: reason.clone(),
+                        });
                         cx.effect(Effect::Tell(Control::Failed { round, reason }));
                     }
                 }
@@ -185,16 +239,35 @@ mod tests {
     }
 
     fn model(round: Round) -> ModelRef {
-        let region = RegionRef { owner: "hq/gate".parse().unwrap(), key: round, len: 64 };
-        ModelRef { round, hash: Hash([round as u8; 32]), region }
+        let region = RegionRef {
+            owner: "hq/gate".parse().unwrap(),
+            key: round,
+            len: 64,
+        };
+        ModelRef {
+            round,
+            hash: Hash([round as u8; 32]),
+            region,
+        }
     }
 
     fn train(round: Round) -> Train {
-        Train { round, epoch: 1, model: model(round - 1), sync_every: SyncEvery::Steps(1), seed: 7 }
+        Train {
+            round,
+            epoch: 1,
+            model: model(round - 1),
+            sync_every: SyncEvery::Steps(1),
+            seed: 7,
+        }
     }
 
     fn member() -> Member {
-        Member::new(node(), Layout::new([("w", vec![4])]).unwrap(), 0, model(0).hash)
+        Member::new(
+            node(),
+            Layout::new([("w", vec![4])]).unwrap(),
+            0,
+            model(0).hash,
+        )
     }
 
     fn tell(member: &mut Member, message: Message) -> Vec<Effect> {
@@ -204,17 +277,38 @@ mod tests {
     }
 
     fn trained() -> Result<(Trained, RegionRef), String> {
-        let region = RegionRef { owner: node(), key: 9, len: 80 };
-        Ok((Trained { samples: 10, loss: 1.0, steps: 1, learning_rate: 0.1 }, region))
+        let region = RegionRef {
+            owner: node(),
+            key: 9,
+            len: 80,
+        };
+        Ok((
+            Trained {
+                samples: 10,
+                loss: 1.0,
+                steps: 1,
+                learning_rate: 0.1,
+            },
+            region,
+        ))
     }
 
     #[test]
     fn a_node_trains_from_the_model_it_holds_and_exports_once() {
         let mut member = member();
-        assert_eq!(tell(&mut member, Message::Train(train(1))), [Effect::Train(train(1))]);
-        assert_eq!(tell(&mut member, Message::Train(train(1))), [], "already at it");
+        assert_eq!(
+            tell(&mut member, Message::Train(train(1))),
+            [Effect::Train(train(1))]
+        );
+        assert_eq!(
+            tell(&mut member, Message::Train(train(1))),
+            [],
+            "already at it"
+        );
         let effects = tell(&mut member, Message::Trained(1, trained()));
-        let [Effect::Tell(Control::Exported(exported))] = &effects[..] else { panic!("{effects:?}") };
+        let [Effect::Tell(Control::Exported(exported))] = &effects[..] else {
+            panic!("{effects:?}")
+        };
         assert_eq!(exported.round, 1);
         let again = tell(&mut member, Message::Train(train(1)));
         assert_eq!(again, effects, "asked again, the same update");
@@ -223,7 +317,10 @@ mod tests {
     #[test]
     fn a_node_that_missed_a_commit_heals_before_it_trains() {
         let mut member = member();
-        assert_eq!(tell(&mut member, Message::Train(train(3))), [Effect::Adopt(model(2))]);
+        assert_eq!(
+            tell(&mut member, Message::Train(train(3))),
+            [Effect::Adopt(model(2))]
+        );
         let effects = tell(&mut member, Message::Adopted(model(2), Ok(())));
         assert_eq!(effects.last(), Some(&Effect::Train(train(3))));
     }
@@ -237,14 +334,27 @@ mod tests {
         assert_eq!(tell(&mut member, Message::Adopt(model(2))), []);
         assert_eq!(tell(&mut member, Message::Train(train(3))), []);
         let effects = tell(&mut member, Message::Trained(1, trained()));
-        assert_eq!(effects.last(), Some(&Effect::Adopt(model(2))), "rounds 1 and 2 are over: {effects:?}");
+        assert_eq!(
+            effects.last(),
+            Some(&Effect::Adopt(model(2))),
+            "rounds 1 and 2 are over: {effects:?}"
+        );
     }
 
     #[test]
     fn a_model_that_cannot_be_read_is_reported_and_not_retried_alone() {
         let mut member = member();
         tell(&mut member, Message::Train(train(2)));
-        let effects = tell(&mut member, Message::Adopted(model(1), Err("stale key".into())));
-        assert_eq!(effects, [Effect::Tell(Control::Failed { round: 2, reason: "stale key".into() })]);
+        let effects = tell(
+            &mut member,
+            Message::Adopted(model(1), Err("stale key".into())),
+        );
+        assert_eq!(
+            effects,
+            [Effect::Tell(Control::Failed {
+                round: 2,
+                reason: "stale key".into()
+            })]
+        );
     }
 }

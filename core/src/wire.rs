@@ -251,7 +251,9 @@ impl Contribution {
     /// BLAKE3 of the chunk hashes in order: names the whole contribution.
     pub fn hash(&self) -> Hash {
         let mut bytes = Vec::with_capacity(self.chunks.len() * 32);
-        self.chunks.iter().for_each(|chunk| bytes.extend_from_slice(&chunk.0));
+        self.chunks
+            .iter()
+            .for_each(|chunk| bytes.extend_from_slice(&chunk.0));
         Hash::of_bytes(&bytes)
     }
 }
@@ -295,29 +297,66 @@ pub enum Object {
 
 /// Every control message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "a variant is named after its message, which is documented")]
+#[expect(
+    missing_docs,
+    reason = "a variant is named after its message, which is documented"
+)]
 pub enum Control {
     // Either way.
-    Fetch { tag: u64, object: Object },
-    Missing { tag: u64, reason: String },
+    Fetch {
+        tag: u64,
+        object: Object,
+    },
+    Missing {
+        tag: u64,
+        reason: String,
+    },
     Endpoint(Vec<u8>),
 
     // Coordinator to gateway.
     Resync,
     Open(Open),
-    Weigh { round: Round, weights: Vec<Weight> },
-    Answer { round: Round, attempt: Attempt, answer: Answer },
+    Weigh {
+        round: Round,
+        weights: Vec<Weight>,
+    },
+    Answer {
+        round: Round,
+        attempt: Attempt,
+        answer: Answer,
+    },
     Commit(Commit),
-    Abort { round: Round, reason: String },
-    Finish { reason: String },
+    Abort {
+        round: Round,
+        reason: String,
+    },
+    Finish {
+        reason: String,
+    },
 
     // Gateway to coordinator.
     DomainJoin(DomainJoin),
-    Reported { round: Round, epoch: Epoch, report: Report },
-    TrainingFailed { round: Round, node: NodeId, reason: String },
-    Unreachable { round: Round, node: NodeId, reason: String },
+    Reported {
+        round: Round,
+        epoch: Epoch,
+        report: Report,
+    },
+    TrainingFailed {
+        round: Round,
+        node: NodeId,
+        reason: String,
+    },
+    Unreachable {
+        round: Round,
+        node: NodeId,
+        reason: String,
+    },
     Contribute(Contribution),
-    Adopted { round: Round, hash: Hash, nodes: Vec<NodeId> },
+    Adopted {
+        round: Round,
+        hash: Hash,
+        nodes: Vec<NodeId>,
+    },
 
     // Gateway to member.
     Rejoin,
@@ -325,16 +364,27 @@ pub enum Control {
     Measure(Measure),
     Fold(Fold),
     Adopt(ModelRef),
-    Drop { round: Round, reason: String },
-    Leave { reason: String },
+    Drop {
+        round: Round,
+        reason: String,
+    },
+    Leave {
+        reason: String,
+    },
 
     // Member to gateway.
     Join(Join),
     Exported(Exported),
-    Failed { round: Round, reason: String },
+    Failed {
+        round: Round,
+        reason: String,
+    },
     Measured(Measured),
     Folded(Folded),
-    Holds { round: Round, hash: Hash },
+    Holds {
+        round: Round,
+        hash: Hash,
+    },
 }
 
 /// A peer sent something that is no message of ours.
@@ -370,7 +420,9 @@ pub mod codec {
     use super::{CONTROL_BYTES_MAX, DecodeError, DeserializeOwned, Serialize};
 
     fn config() -> impl bincode::config::Config {
-        bincode::config::standard().with_fixed_int_encoding().with_limit::<CONTROL_BYTES_MAX>()
+        bincode::config::standard()
+            .with_fixed_int_encoding()
+            .with_limit::<CONTROL_BYTES_MAX>()
     }
 
     /// Encodes a message.
@@ -381,7 +433,10 @@ pub mod codec {
         let bytes = bincode::serde::encode_to_vec(message, config())
             .map_err(|error| DecodeError::Malformed(error.to_string()))?;
         if bytes.len() > CONTROL_BYTES_MAX {
-            return Err(DecodeError::TooLong { found: bytes.len(), limit: CONTROL_BYTES_MAX });
+            return Err(DecodeError::TooLong {
+                found: bytes.len(),
+                limit: CONTROL_BYTES_MAX,
+            });
         }
         Ok(bytes)
     }
@@ -392,7 +447,10 @@ pub mod codec {
     /// Too long, malformed, or followed by other bytes. Never panics.
     pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
         if bytes.len() > CONTROL_BYTES_MAX {
-            return Err(DecodeError::TooLong { found: bytes.len(), limit: CONTROL_BYTES_MAX });
+            return Err(DecodeError::TooLong {
+                found: bytes.len(),
+                limit: CONTROL_BYTES_MAX,
+            });
         }
         let (message, read) = bincode::serde::decode_from_slice(bytes, config())
             .map_err(|error| DecodeError::Malformed(error.to_string()))?;
@@ -435,7 +493,10 @@ impl FrameHeader {
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Result<Self, DecodeError> {
         let len = u32::from_le_bytes(bytes[..4].try_into().expect("four bytes"));
         if len as usize > CONTROL_BYTES_MAX {
-            return Err(DecodeError::TooLong { found: len as usize, limit: CONTROL_BYTES_MAX });
+            return Err(DecodeError::TooLong {
+                found: len as usize,
+                limit: CONTROL_BYTES_MAX,
+            });
         }
         Ok(FrameHeader {
             len,
@@ -504,6 +565,10 @@ impl RegionHeader {
         let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         (word(0)? == Self::MAGIC).then_some(())?;
-        Some(RegionHeader { attempt: word(4)?, epoch: long(8)?, round: long(16)? })
+        Some(RegionHeader {
+            attempt: word(4)?,
+            epoch: long(8)?,
+            round: long(16)?,
+        })
     }
 }
