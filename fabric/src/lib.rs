@@ -13,6 +13,7 @@
 //! seals see to that), and memory of somebody else is never seen through a reference, only copied.
 
 #![deny(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 mod error;
 #[expect(

@@ -60,7 +60,10 @@ impl Pages {
     }
 
     /// Memory that others can map read-only through the descriptor: reserved in full, mapped here, then sealed with [`SEALS`].
+    ///
+    /// Reserving more than there is would not fail: it would call the kernel's OOM killer on the whole machine. So this asks first.
     pub(crate) fn shared(len: usize) -> io::Result<(Pages, OwnedFd)> {
+        check_available(len as u64, available())?;
         let size = i64::try_from(len)
             .ok()
             .filter(|&size| size > 0)
@@ -128,6 +131,27 @@ impl Drop for Pages {
             // SAFETY: mapped in `shared` with this length, unmapped only here; no slice outlives `self`.
             Origin::Shared => unsafe { unmap(self.start, self.len) },
         }
+    }
+}
+
+/// What the kernel thinks can still be given out, in bytes; `None` where it does not tell.
+pub(crate) fn available() -> Option<u64> {
+    memory_info("MemAvailable:")
+}
+
+/// One figure of the kernel's, in bytes.
+pub(crate) fn memory_info(field: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+fn check_available(len: u64, available: Option<u64>) -> io::Result<()> {
+    // A sixteenth stays, for what others take between the question and the deed.
+    match available {
+        Some(available) if len <= available - available / 16 => Ok(()),
+        _ => Err(io::ErrorKind::OutOfMemory.into()),
     }
 }
 
@@ -378,7 +402,15 @@ mod tests {
     fn no_memory_is_an_error_and_not_an_abort() {
         for len in [0, usize::MAX, isize::MAX as usize - PAGE] {
             assert!(Pages::private(len).is_err(), "{len}");
-            assert!(Pages::shared(len).is_err(), "{len}");
         }
+    }
+
+    // On figures, not by asking for the memory: were the check broken, that would end other processes of the machine.
+    #[test]
+    fn shared_memory_beyond_what_is_free_or_where_nobody_knows_is_refused() {
+        assert!(check_available(15 << 20, Some(16 << 20)).is_ok());
+        assert!(check_available((15 << 20) + 1, Some(16 << 20)).is_err());
+        assert!(check_available(1, None).is_err());
+        assert!(available().is_some_and(|bytes| bytes > 1 << 20));
     }
 }

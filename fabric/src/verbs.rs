@@ -395,6 +395,10 @@ struct Patience {
     started: Option<Instant>,
 }
 
+#[allow(
+    clippy::disallowed_methods,
+    reason = "real memory is waited for in real time"
+)]
 impl Patience {
     fn left(&mut self) -> Option<Duration> {
         let started = *self.started.get_or_insert_with(Instant::now);

@@ -9,6 +9,11 @@
 //! When an owner is killed, readers go on with what they have mapped, and new keys fail. Nothing of it stays in the system but a
 //! socket file, which the next [`Shm`] in the folder removes.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "other processes live in real time, and a device needs a thread to serve them"
+)]
+
 mod board;
 mod folder;
 mod listener;
@@ -29,7 +34,7 @@ use super::{
     VerbsProvider, check_name,
 };
 use crate::error::FabricError;
-use crate::pages::Pages;
+use crate::pages::{self, Pages};
 use crate::region::{Region, Storage};
 use folder::{Address, Folder};
 use table::Shared;
@@ -93,9 +98,7 @@ impl Device for ShmDevice {
 
     fn allocate(&self, bytes: usize) -> Result<Region, FabricError> {
         let seat = self.shared.reserve(bytes)?;
-        let made = check_available(bytes)
-            .and_then(|()| Pages::shared(bytes).map_err(system("reserving shared memory")));
-        match made {
+        match Pages::shared(bytes) {
             Ok((pages, file)) => {
                 let key = self.shared.export(seat, bytes, file);
                 let storage = Exported {
@@ -107,7 +110,15 @@ impl Device for ShmDevice {
             }
             Err(error) => {
                 self.shared.release(seat, bytes);
-                Err(error)
+                if error.kind() == io::ErrorKind::OutOfMemory {
+                    return Err(FabricError::Exhausted {
+                        what: "a region in this machine's free memory",
+                        needed: bytes as u64,
+                        limit: pages::available().unwrap_or(0),
+                        advice: "drop regions, or free memory",
+                    });
+                }
+                Err(system("reserving shared memory")(error))
             }
         }
     }
@@ -174,39 +185,13 @@ impl Drop for Exported {
 
 fn limits() -> Limits {
     // Half of the machine for one node's regions: more than that is a mistake, and is better refused than killed.
-    let bytes_max = memory_info("MemTotal:").map_or(1 << 40, |total| total / 2);
+    let bytes_max = pages::memory_info("MemTotal:").map_or(1 << 40, |total| total / 2);
     Limits {
         read_length_max: READ_LENGTH_MAX,
         queue_depth: QUEUE_DEPTH,
         regions_max: REGIONS_MAX,
         bytes_max,
     }
-}
-
-/// Reserving more than there is would wake the kernel's OOM killer instead of failing.
-fn check_available(bytes: usize) -> Result<(), FabricError> {
-    match memory_info("MemAvailable:") {
-        Some(available) if bytes as u64 > available => Err(FabricError::Exhausted {
-            what: "a region in this machine's free memory",
-            needed: bytes as u64,
-            limit: available,
-            advice: "drop regions, or free memory",
-        }),
-        _ => Ok(()),
-    }
-}
-
-/// One figure of the kernel's, in bytes; `None` where it does not tell.
-fn memory_info(field: &str) -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
-    let kibibytes: u64 = line
-        .trim()
-        .strip_suffix("kB")
-        .map(str::trim)?
-        .parse()
-        .ok()?;
-    kibibytes.checked_mul(1024)
 }
 
 fn random<const N: usize>() -> io::Result<[u8; N]> {

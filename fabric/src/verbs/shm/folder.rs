@@ -248,7 +248,8 @@ mod tests {
     #[test]
     fn a_sweep_removes_sockets_of_the_dead_and_nothing_else() {
         let place = tempfile::tempdir().unwrap();
-        let folder = Folder::open(place.path()).unwrap();
+        let path = place.path().join("fabric");
+        let folder = Folder::open(&path).unwrap();
         let (live, live_name) = folder.listen().unwrap();
         let (dead, dead_name) = folder.listen().unwrap();
         drop(dead);
@@ -260,12 +261,12 @@ mod tests {
         let live_passing = format!("{}-{random}{PASSING}", std::process::id());
         let foreign = "notes.txt".to_owned();
         for name in [&dead_passing, &live_passing, &foreign] {
-            std::fs::write(place.path().join(name), "").unwrap();
+            std::fs::write(path.join(name), "").unwrap();
         }
         folder.sweep();
         let mut expected = vec![live_name, live_passing, foreign];
         expected.sort();
-        assert_eq!(names(place.path()), expected);
+        assert_eq!(names(&path), expected);
         assert!(!expected.contains(&dead_name));
         drop(live);
     }
