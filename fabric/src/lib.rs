@@ -7,7 +7,7 @@
 //!
 //! Providers are siblings behind [`VerbsProvider`]: [`shm`] joins processes of one machine, [`memory`] is a world within one process for
 //! simulation. Both keep the hard semantics of a NIC (bounded queues, completions in order, an error that kills the queue pair and flushes
-//! what follows), so that code which runs here does not meet them first on hardware. `tests/conformance.rs` holds them to it.
+//! what follows), so that code which runs here does not meet them first on hardware. `tests/conformance/` holds them to it.
 //!
 //! All `unsafe` code is in `pages.rs`. Two promises carry it: memory that we hand out as a slice is written by nobody else (the kernel's
 //! seals see to that), and memory of somebody else is never seen through a reference, only copied.

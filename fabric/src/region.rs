@@ -243,3 +243,20 @@ impl DeviceId {
         DeviceId(LAST.fetch_add(1, Ordering::Relaxed) + 1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remote_region_survives_the_wire_and_other_lengths_are_refused() {
+        let remote = RemoteRegion {
+            key: u64::MAX - 1,
+            len: 3,
+        };
+        let bytes = remote.to_bytes();
+        assert_eq!(RemoteRegion::from_bytes(&bytes).unwrap(), remote);
+        assert!(RemoteRegion::from_bytes(&bytes[..15]).is_err());
+        assert!(RemoteRegion::from_bytes(&[0; 17]).is_err());
+    }
+}

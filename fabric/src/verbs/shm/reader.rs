@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::board::ForeignBoard;
 use super::folder::{Address, Folder};
@@ -24,6 +24,9 @@ use crate::verbs::{QueuePair, Token};
 
 /// How long to wait for an owner to accept and to answer. It answers from a thread that does nothing else.
 const CONNECT_WAIT: Duration = Duration::from_secs(2);
+
+/// Greetings in one attempt to connect: an owner that closes so many times does not want us.
+const GREETINGS_MAX: usize = 16;
 
 /// Mapped regions of one peer; the one unused for longest makes room. A node exports a handful.
 const MAPPINGS_MAX: usize = 64;
@@ -41,80 +44,32 @@ pub(super) fn connect(
             owner: shared.owner.clone(),
         });
     }
-    let address = folder.resolve(peer, address)?;
-    let deadline = Instant::now() + CONNECT_WAIT;
-    let timed_out = || FabricError::TimedOut {
-        peer: peer.to_owned(),
-        doing: "connecting to it",
-        wait: CONNECT_WAIT,
+    let dial = Dial {
+        peer,
+        address: folder.resolve(peer, address)?,
+        deadline: Instant::now() + CONNECT_WAIT,
     };
-    let unreachable = |reason: String| FabricError::Unreachable {
-        peer: peer.to_owned(),
-        reason,
-    };
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .map_err(system("making a UNIX socket"))?;
-    loop {
-        bound_waits(&socket, deadline).map_err(|_| timed_out())?;
-        match rustix::net::connect(&socket, &address) {
-            Ok(()) => break,
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Err(timed_out()),
-            Err(errno) => return Err(unreachable(errno.to_string())),
-        }
-    }
-    let user = sockopt::socket_peercred(&socket)
-        .map_err(system("asking who listens"))?
-        .uid;
-    if user != rustix::process::geteuid() {
-        return Err(FabricError::Distrusted {
-            peer: peer.to_owned(),
-            reason: format!("its process runs as user {}", user.as_raw()),
-        });
-    }
     let hello = Request::Hello {
         name: shared.owner.clone(),
         token: *token,
     };
-    message::send_request(&socket, &hello, SendFlags::empty())
-        .map_err(|errno| unreachable(errno.to_string()))?;
-    let reply = loop {
-        bound_waits(&socket, deadline).map_err(|_| timed_out())?;
-        match message::receive_reply(&socket, RecvFlags::empty()) {
-            Err(NoReply::Nothing) => {}
-            reply => break reply,
-        }
-    };
-    let distrusted = |reason: &str| FabricError::Distrusted {
-        peer: peer.to_owned(),
-        reason: reason.to_owned(),
-    };
-    let (pass, board) = match reply {
-        Ok((Reply::Welcome { seat, grant }, Some(board))) => (Pass { seat, grant }, board),
-        Ok((Reply::Denied, None)) => {
+    let (socket, reply, file) = dial.greet(&hello)?;
+    let (pass, board) = match (reply, file) {
+        (Reply::Welcome { seat, grant }, Some(board)) => (Pass { seat, grant }, board),
+        (Reply::Denied, None) => {
             return Err(FabricError::Denied {
                 peer: peer.to_owned(),
             });
         }
-        Ok((Reply::Busy, None)) => {
+        (Reply::Busy, None) => {
             return Err(FabricError::Busy {
                 peer: peer.to_owned(),
             });
         }
-        Err(NoReply::Gone | NoReply::Nothing) => {
-            return Err(unreachable("it closed the connection".to_owned()));
-        }
-        Ok(_) | Err(NoReply::Malformed) => {
-            return Err(distrusted("it did not answer our greeting as agreed"));
-        }
+        _ => return Err(dial.distrusted(NO_ANSWER)),
     };
     let board = ForeignBoard::map(board.as_fd()).map_err(|error| match error {
-        MapError::Unsafe(reason) => distrusted(reason),
+        MapError::Unsafe(reason) => dial.distrusted(reason),
         MapError::System(errno) => system("mapping the peer's board")(errno),
     })?;
     shared.queue_pairs.fetch_add(1, Ordering::Relaxed);
@@ -129,16 +84,107 @@ pub(super) fn connect(
     Ok(InOrder::connected(peer, shared.id, shared.limits, wire))
 }
 
-/// Makes blocking calls on the socket end by the deadline.
-fn bound_waits(socket: &OwnedFd, deadline: Instant) -> Result<(), Errno> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(Errno::TIMEDOUT);
+const NO_ANSWER: &str = "it did not answer our greeting as agreed";
+
+/// One bounded attempt to get through to an owner.
+struct Dial<'a> {
+    peer: &'a str,
+    address: SocketAddrUnix,
+    deadline: Instant,
+}
+
+impl Dial<'_> {
+    /// Connects, greets and takes the answer. Under a flood of strangers the owner may close on us before it has read our greeting;
+    /// then we come again.
+    fn greet(&self, hello: &Request) -> Result<(OwnedFd, Reply, Option<OwnedFd>), FabricError> {
+        for _ in 0..GREETINGS_MAX {
+            let socket = self.connect()?;
+            if message::send_request(&socket, hello, SendFlags::empty()).is_err() {
+                continue;
+            }
+            match self.receive(&socket)? {
+                Ok((reply, file)) => return Ok((socket, reply, file)),
+                Err(NoReply::Malformed) => return Err(self.distrusted(NO_ANSWER)),
+                Err(NoReply::Gone | NoReply::Nothing) => {}
+            }
+        }
+        Err(self.unreachable("it closes every connection"))
     }
-    // A timeout of zero would mean none.
-    let left = Some(left.max(Duration::from_millis(1)));
-    sockopt::set_socket_timeout(socket, Timeout::Send, left)?;
-    sockopt::set_socket_timeout(socket, Timeout::Recv, left)
+
+    fn connect(&self) -> Result<OwnedFd, FabricError> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(system("making a UNIX socket"))?;
+        loop {
+            self.bound_waits(&socket)?;
+            match rustix::net::connect(&socket, &self.address) {
+                Ok(()) => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(self.timed_out()),
+                Err(errno) => return Err(self.unreachable(&errno.to_string())),
+            }
+        }
+        let user = sockopt::socket_peercred(&socket)
+            .map_err(system("asking who listens"))?
+            .uid;
+        if user != rustix::process::geteuid() {
+            let reason = format!("its process runs as user {}", user.as_raw());
+            return Err(self.distrusted(&reason));
+        }
+        Ok(socket)
+    }
+
+    fn receive(
+        &self,
+        socket: &OwnedFd,
+    ) -> Result<Result<(Reply, Option<OwnedFd>), NoReply>, FabricError> {
+        loop {
+            self.bound_waits(socket)?;
+            match message::receive_reply(socket, RecvFlags::empty()) {
+                Err(NoReply::Nothing) => {}
+                reply => return Ok(reply),
+            }
+        }
+    }
+
+    /// Makes blocking calls on the socket end by the deadline.
+    fn bound_waits(&self, socket: &OwnedFd) -> Result<(), FabricError> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(self.timed_out());
+        }
+        // A timeout of zero would mean none.
+        let left = Some(left.max(Duration::from_millis(1)));
+        sockopt::set_socket_timeout(socket, Timeout::Send, left)
+            .and_then(|()| sockopt::set_socket_timeout(socket, Timeout::Recv, left))
+            .map_err(system("bounding the waits of a UNIX socket"))
+    }
+
+    fn timed_out(&self) -> FabricError {
+        FabricError::TimedOut {
+            peer: self.peer.to_owned(),
+            doing: "connecting to it",
+            wait: CONNECT_WAIT,
+        }
+    }
+
+    fn unreachable(&self, reason: &str) -> FabricError {
+        FabricError::Unreachable {
+            peer: self.peer.to_owned(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    fn distrusted(&self, reason: &str) -> FabricError {
+        FabricError::Distrusted {
+            peer: self.peer.to_owned(),
+            reason: reason.to_owned(),
+        }
+    }
 }
 
 struct Reader {
