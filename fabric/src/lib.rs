@@ -1,1 +1,32 @@
-//! fabric
+//! Memory shared with a neighbour or a NIC.
+//!
+//! The model is that of RDMA verbs, cut down to what a pull-only protocol needs. An owner opens a [`Device`], allocates registered
+//! [`Region`]s and writes into them. For each peer it makes one [`Endpoint`], which travels over a link that has already authenticated
+//! both sides. The peer connects with it, gets a [`QueuePair`], and READs out of the owner's regions by their [`RemoteRegion`] into
+//! scratch regions of its own. Nobody ever writes into memory of another.
+//!
+//! Providers are siblings behind [`VerbsProvider`]: [`shm`] joins processes of one machine, [`memory`] is a world within one process for
+//! simulation. Both keep the hard semantics of a NIC (bounded queues, completions in order, an error that kills the queue pair and flushes
+//! what follows), so that code which runs here does not meet them first on hardware. `tests/conformance/` holds them to it.
+//!
+//! All `unsafe` code is in `pages.rs`. Two promises carry it: memory that we hand out as a slice is written by nobody else (the kernel's
+//! seals see to that), and memory of somebody else is never seen through a reference, only copied.
+
+#![deny(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
+
+mod error;
+#[expect(
+    unsafe_code,
+    reason = "mapped memory is reached through raw pointers; every other module is safe"
+)]
+mod pages;
+mod region;
+mod verbs;
+
+pub use error::{CompletionError, FabricError};
+pub use region::{Element, Region, RegionMut, RemoteRegion};
+pub use verbs::{
+    Completion, Device, Endpoint, Limits, QueuePair, Read, Refused, State, Stats, VerbsProvider,
+    memory, read, shm,
+};
