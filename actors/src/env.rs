@@ -96,8 +96,9 @@ pub trait Files: Send + Sync {
     /// The whole file.
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
 
-    /// Replaces a file at once and durably: after a crash there is the old one or the new one, never a part. Makes missing folders.
-    fn replace(&self, path: &str, contents: &[u8]) -> io::Result<()>;
+    /// Replaces a file by `parts`, one behind the other, at once and durably: after a crash there is the old one or the new one, never a
+    /// piece. Makes missing folders.
+    fn replace(&self, path: &str, parts: &[&[u8]]) -> io::Result<()>;
 
     /// Creates a file durably; fails with `AlreadyExists` if there is one, whoever made it.
     fn create(&self, path: &str, contents: &[u8]) -> io::Result<()>;

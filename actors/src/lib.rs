@@ -1,6 +1,22 @@
 //! Who acts in a Tombolo federation.
+//!
+//! Each file of this crate is one actor: a machine of `tombolo-core` in a mailbox, which performs what the machine decides through an
+//! [`env::Env`] and decides nothing itself. [`shell`] is what all of them have around them (queue, permits, supervision), [`crew`] puts the
+//! actors of one node together.
 
 #![forbid(unsafe_code)]
 
+pub mod aggregate;
+pub mod checkpoint;
+pub mod collective;
+pub mod coordinator;
+pub mod crew;
 pub mod env;
+pub mod heartbeat;
 pub mod identity;
+pub mod link;
+pub mod node;
+pub mod quic;
+pub mod shell;
+pub mod slab;
+pub mod verbs;

@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aggregate;
+pub mod authorize;
 pub mod coordinator;
 pub mod event;
 pub mod fold;

@@ -1,0 +1,405 @@
+//! A node's durable state: committed models, commit records, noted contributions.
+//!
+//! ```text
+//! commits/000012.json            how round 12 ended; created if absent, so two coordinators cannot both end it
+//! states/000012-<hash>/          model.safetensors, outer.safetensors (if the outer optimizer has state), manifest.json
+//! notes/000013.jsonl             contributions of the open round that were acknowledged
+//! ```
+//!
+//! A state is written and synchronised first, then the record that names it: a crash between the two leaves an orphan, which the next load
+//! removes. All IO runs off the arbiters.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use safetensors::SafeTensors;
+use serde::{Deserialize, Serialize};
+
+use crate::env::{Files, Work};
+use crate::shell::{Actor, Cx, Reply, Stage, pause};
+use crate::slab::{Pool, Slab};
+use tombolo_core::event::RoundRecord;
+use tombolo_core::ids::Round;
+use tombolo_core::tensor::{Hash, Layout, bytes_of};
+use tombolo_core::wire::Contribution;
+
+/// The version of the folder's layout and files.
+pub const FORMAT: u32 = 1;
+
+const MODEL: &str = "model.safetensors";
+const OUTER: &str = "outer.safetensors";
+const MANIFEST: &str = "manifest.json";
+
+/// State that cannot be used or written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// The file system said no.
+    #[error("{path}: {reason}")]
+    Files {
+        /// Which file.
+        path: String,
+        /// Its words.
+        reason: String,
+    },
+    /// A file is not what its manifest or format says.
+    #[error("{path}: {reason}; restore it from a copy, or start anew in another state folder")]
+    Damaged {
+        /// Which file.
+        path: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The state belongs to another run.
+    #[error("the state folder belongs to another configuration ({found:?}, this one is {expected:?}); give --state another folder")]
+    OtherRun {
+        /// Ours.
+        expected: Hash,
+        /// Theirs.
+        found: Hash,
+    },
+    /// Another coordinator has ended the round.
+    #[error("round {0} was ended by another coordinator")]
+    Taken(Round),
+}
+
+/// How a round ended, durably.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CommitRecord {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Hash of everything in the configuration that decides the outcome.
+    pub configuration: Hash,
+    /// The round as reported.
+    pub record: RoundRecord,
+    /// The folder of the state after it; none if it was aborted.
+    pub state: Option<String>,
+    /// Rounds ended so far: with everyone, with some, without a commit.
+    pub tally: (u64, u64, u64),
+}
+
+/// What a state folder holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// The round that committed it.
+    pub round: Round,
+    /// The model's hash.
+    pub model: Hash,
+    /// BLAKE3 of each file.
+    pub files: BTreeMap<String, Hash>,
+}
+
+/// The newest committed state.
+pub struct Loaded {
+    /// How the last round ended.
+    pub last: CommitRecord,
+    /// The round that committed the model.
+    pub round: Round,
+    /// The evaluation of the model.
+    pub accuracy: f64,
+    /// The evaluation of the model.
+    pub loss: f64,
+    /// Its elements; none if every round so far was aborted, so that the model is still the initial one.
+    pub model: Option<Slab>,
+    /// The outer optimizer's state by name.
+    pub outer: Vec<(String, Vec<f32>)>,
+}
+
+/// A state to be written.
+pub struct State {
+    /// How the round ended.
+    pub record: RoundRecord,
+    /// The tally after it.
+    pub tally: (u64, u64, u64),
+    /// The model after it.
+    pub model: Slab,
+    /// The outer optimizer's state after it.
+    pub outer: Vec<(String, Vec<f32>)>,
+}
+
+/// What it takes.
+pub enum Message {
+    /// Load the newest committed state, if there is one; remove orphans.
+    Load(Layout, Reply<Result<Option<Loaded>, CheckpointError>>),
+    /// Write a state and its commit record.
+    Commit(Layout, Box<State>, Reply<Result<(), CheckpointError>>),
+    /// Record that a round ended without a commit.
+    Abort(RoundRecord, (u64, u64, u64), Reply<Result<(), CheckpointError>>),
+    /// Note a contribution before it is acknowledged.
+    Note(Contribution, Reply<Result<(), CheckpointError>>),
+}
+
+/// See the module.
+pub struct Checkpoint {
+    stage: Stage,
+    store: Store,
+}
+
+#[derive(Clone)]
+struct Store {
+    files: Arc<dyn Files>,
+    configuration: Hash,
+    every: u64,
+    pool: Pool,
+}
+
+impl Checkpoint {
+    /// An actor over the node's files. `configuration` is the hash of everything that decides the outcome.
+    pub fn new(stage: Stage, configuration: Hash, pool: Pool) -> Self {
+        let files = stage.env.files();
+        let every = stage.plan.checkpoint.every;
+        Checkpoint { stage, store: Store { files, configuration, every, pool } }
+    }
+
+    fn run<R: Send + 'static>(&self, cx: &mut Cx<Self>, bytes: usize, reply: Reply<R>, job: impl FnOnce(&Store) -> R + Send + 'static) {
+        let store = self.store.clone();
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let task = move || {
+            let _ = sender.send(job(&store));
+        };
+        let done = self.stage.env.offload(Work::Bytes(bytes as u64), Box::new(task));
+        pause(cx, async move { (done.await, receiver.await) }, |_, (_, result), _| {
+            if let Ok(result) = result {
+                reply.send(result);
+            }
+        });
+    }
+}
+
+impl Actor for Checkpoint {
+    type Message = Message;
+    const NAME: &'static str = "Checkpoint";
+
+    fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
+        match message {
+            Message::Load(layout, reply) => self.run(cx, layout.len() * 4, reply, move |store| store.load(&layout)),
+            Message::Commit(layout, state, reply) => {
+                self.run(cx, layout.len() * 4, reply, move |store| store.commit(&layout, &state));
+            }
+            Message::Abort(record, tally, reply) => self.run(cx, 0, reply, move |store| store.end(record, tally, None)),
+            Message::Note(contribution, reply) => self.run(cx, 0, reply, move |store| store.note(&contribution)),
+        }
+    }
+}
+
+impl Store {
+    fn load(&self, layout: &Layout) -> Result<Option<Loaded>, CheckpointError> {
+        let names = self.files.list("commits").map_err(|error| files_error("commits", &error))?;
+        let mut last: Option<CommitRecord> = None;
+        let mut stated: Option<CommitRecord> = None;
+        let mut named = Vec::new();
+        for name in names.iter().filter(|name| name.ends_with(".json")) {
+            let path = format!("commits/{name}");
+            let record: CommitRecord = self.json(&path)?;
+            if record.format != FORMAT {
+                let reason = format!("format {}, this version reads {FORMAT}", record.format);
+                return Err(CheckpointError::Damaged { path, reason });
+            }
+            if record.configuration != self.configuration {
+                return Err(CheckpointError::OtherRun { expected: self.configuration, found: record.configuration });
+            }
+            named.extend(record.state.clone());
+            if record.state.is_some() {
+                stated = Some(record.clone());
+            }
+            last = Some(record);
+        }
+        for orphan in self.files.list("states").map_err(|error| files_error("states", &error))? {
+            if !named.contains(&orphan) {
+                let path = format!("states/{orphan}");
+                self.files.remove(&path).map_err(|error| files_error(&path, &error))?;
+            }
+        }
+        let Some(last) = last else { return Ok(None) };
+        let Some(stated) = stated else {
+            return Ok(Some(Loaded { last, round: 0, accuracy: 0.0, loss: 0.0, model: None, outer: Vec::new() }));
+        };
+        let folder = format!("states/{}", stated.state.as_deref().expect("filtered above"));
+        let (model, outer) = self.read_state(&folder, layout)?;
+        Ok(Some(Loaded {
+            round: stated.record.round,
+            accuracy: stated.record.accuracy,
+            loss: stated.record.loss,
+            last,
+            model: Some(model),
+            outer,
+        }))
+    }
+
+    fn json<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, CheckpointError> {
+        let bytes = self.files.read(path).map_err(|error| files_error(path, &error))?;
+        serde_json::from_slice(&bytes).map_err(|error| CheckpointError::Damaged { path: path.into(), reason: error.to_string() })
+    }
+
+    fn read_state(&self, folder: &str, layout: &Layout) -> Result<(Slab, Vec<(String, Vec<f32>)>), CheckpointError> {
+        let manifest: Manifest = self.json(&format!("{folder}/{MANIFEST}"))?;
+        let verified = |name: &str| -> Result<Vec<u8>, CheckpointError> {
+            let path = format!("{folder}/{name}");
+            let bytes = self.files.read(&path).map_err(|error| files_error(&path, &error))?;
+            let (found, expected) = (Hash::of_bytes(&bytes), manifest.files.get(name));
+            if expected != Some(&found) {
+                let reason = format!("its hash is {found:?}, the manifest says {expected:?}");
+                return Err(CheckpointError::Damaged { path, reason });
+            }
+            Ok(bytes)
+        };
+        let bytes = verified(MODEL)?;
+        let damaged = |reason: String| CheckpointError::Damaged { path: format!("{folder}/{MODEL}"), reason };
+        let tensors = SafeTensors::deserialize(&bytes).map_err(|error| damaged(error.to_string()))?;
+        let mut model = self.pool.take(layout.len());
+        for tensor in layout.tensors() {
+            let view = tensors.tensor(&tensor.name).map_err(|error| damaged(error.to_string()))?;
+            if view.dtype() != Dtype::F32 || view.shape() != tensor.shape {
+                let reason = format!("tensor {:?} is {:?} {:?}, the model has F32 {:?}", tensor.name, view.dtype(), view.shape(), tensor.shape);
+                return Err(damaged(reason));
+            }
+            decode_elements(view.data(), &mut model[tensor.offset..tensor.offset + tensor.len()]);
+        }
+        let mut outer = Vec::new();
+        if manifest.files.contains_key(OUTER) {
+            let bytes = verified(OUTER)?;
+            let damaged = |reason: String| CheckpointError::Damaged { path: format!("{folder}/{OUTER}"), reason };
+            let tensors = SafeTensors::deserialize(&bytes).map_err(|error| damaged(error.to_string()))?;
+            let mut names: Vec<String> = tensors.names().into_iter().map(ToOwned::to_owned).collect();
+            names.sort();
+            for name in names {
+                let view = tensors.tensor(&name).map_err(|error| damaged(error.to_string()))?;
+                let mut elements = vec![0.0; view.data().len() / 4];
+                decode_elements(view.data(), &mut elements);
+                outer.push((name, elements));
+            }
+        }
+        Ok((model.freeze(), outer))
+    }
+
+    fn commit(&self, layout: &Layout, state: &State) -> Result<(), CheckpointError> {
+        let round = state.record.round;
+        let name = format!("{round:06}-{}", &state.record.model_hash.to_string()[..16]);
+        let folder = format!("states/{name}");
+        let temporary = format!("states/.{name}");
+        let result = self.write_state(layout, state, &temporary, &folder);
+        if let Err(error) = result {
+            let _ = self.files.remove(&temporary);
+            return Err(error);
+        }
+        self.end(state.record.clone(), state.tally, Some(name))?;
+        self.retain(round)
+    }
+
+    fn write_state(&self, layout: &Layout, state: &State, temporary: &str, folder: &str) -> Result<(), CheckpointError> {
+        self.files.remove(temporary).map_err(|error| files_error(temporary, &error))?;
+        // Left behind by a crash before the record: the same bytes, or of no worth.
+        self.files.remove(folder).map_err(|error| files_error(folder, &error))?;
+        let mut files = BTreeMap::new();
+        let mut write = |name: &str, tensors: Vec<(String, TensorInfo)>, parts: &[&[u8]]| -> Result<(), CheckpointError> {
+            let header = safetensors_header(tensors)?;
+            let mut all: Vec<&[u8]> = vec![&header];
+            all.extend(parts);
+            let mut hasher = blake3::Hasher::new();
+            all.iter().for_each(|part| {
+                hasher.update(part);
+            });
+            files.insert(name.to_owned(), Hash(*hasher.finalize().as_bytes()));
+            let path = format!("{temporary}/{name}");
+            self.files.replace(&path, &all).map_err(|error| files_error(&path, &error))
+        };
+        let info = |shape: &[usize], begin: usize, len: usize| TensorInfo {
+            dtype: Dtype::F32,
+            shape: shape.to_vec(),
+            data_offsets: (begin * 4, (begin + len) * 4),
+        };
+        let tensors = layout.tensors().iter().map(|tensor| (tensor.name.clone(), info(&tensor.shape, tensor.offset, tensor.len())));
+        write(MODEL, tensors.collect(), &[state.model.as_ref()])?;
+        if !state.outer.is_empty() {
+            let mut begin = 0;
+            let mut tensors = Vec::new();
+            for (name, elements) in &state.outer {
+                tensors.push((name.clone(), info(&[elements.len()], begin, elements.len())));
+                begin += elements.len();
+            }
+            let parts: Vec<&[u8]> = state.outer.iter().map(|(_, elements)| bytes_of(elements)).collect();
+            write(OUTER, tensors, &parts)?;
+        }
+        let manifest = Manifest { format: FORMAT, round: state.record.round, model: state.record.model_hash, files };
+        let path = format!("{temporary}/{MANIFEST}");
+        let bytes = serde_json::to_vec_pretty(&manifest).expect("a manifest is plain data");
+        self.files.replace(&path, &[&bytes]).map_err(|error| files_error(&path, &error))?;
+        self.files.rename(temporary, folder).map_err(|error| files_error(folder, &error))
+    }
+
+    fn end(&self, record: RoundRecord, tally: (u64, u64, u64), state: Option<String>) -> Result<(), CheckpointError> {
+        let round = record.round;
+        let path = format!("commits/{round:06}.json");
+        let commit = CommitRecord { format: FORMAT, configuration: self.configuration, record, state, tally };
+        let bytes = serde_json::to_vec_pretty(&commit).expect("a record is plain data");
+        match self.files.create(&path, &bytes) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(CheckpointError::Taken(round)),
+            Err(error) => return Err(files_error(&path, &error)),
+        }
+        let notes = format!("notes/{round:06}.jsonl");
+        self.files.remove(&notes).map_err(|error| files_error(&notes, &error))
+    }
+
+    /// Removes states that are not to be kept: all but the newest and every `every`th.
+    fn retain(&self, newest: Round) -> Result<(), CheckpointError> {
+        for name in self.files.list("states").map_err(|error| files_error("states", &error))? {
+            let round = name.split('-').next().and_then(|number| number.parse::<Round>().ok());
+            if round.is_some_and(|round| round != newest && !round.is_multiple_of(self.every)) {
+                let path = format!("states/{name}");
+                self.files.remove(&path).map_err(|error| files_error(&path, &error))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&self, contribution: &Contribution) -> Result<(), CheckpointError> {
+        #[derive(Serialize)]
+        struct Note<'a> {
+            domain: &'a str,
+            epoch: u64,
+            attempt: u32,
+            weight: f64,
+            hash: Hash,
+            members: &'a [tombolo_core::ids::NodeId],
+        }
+        let path = format!("notes/{:06}.jsonl", contribution.round);
+        let note = Note {
+            domain: contribution.domain.as_str(),
+            epoch: contribution.epoch,
+            attempt: contribution.attempt,
+            weight: contribution.weight,
+            hash: contribution.hash(),
+            members: &contribution.members,
+        };
+        let mut line = serde_json::to_vec(&note).expect("a note is plain data");
+        line.push(b'\n');
+        self.files.append(&path, &line).map_err(|error| files_error(&path, &error))
+    }
+}
+
+fn decode_elements(bytes: &[u8], into: &mut [f32]) {
+    for (element, bytes) in into.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *element = f32::from_le_bytes(*bytes);
+    }
+}
+
+/// The head of a safetensors file whose tensors follow in the order given.
+fn safetensors_header(tensors: Vec<(String, TensorInfo)>) -> Result<Vec<u8>, CheckpointError> {
+    let invalid = |reason: String| CheckpointError::Damaged { path: MODEL.into(), reason };
+    let metadata = Metadata::new(None, tensors).map_err(|error| invalid(error.to_string()))?;
+    let mut json = serde_json::to_vec(&metadata).map_err(|error| invalid(error.to_string()))?;
+    // The format wants the data aligned.
+    json.resize(json.len().next_multiple_of(8), b' ');
+    let mut header = (json.len() as u64).to_le_bytes().to_vec();
+    header.append(&mut json);
+    Ok(header)
+}
+
+fn files_error(path: &str, error: &io::Error) -> CheckpointError {
+    CheckpointError::Files { path: path.to_owned(), reason: error.to_string() }
+}

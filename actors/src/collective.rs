@@ -1,0 +1,250 @@
+//! This rank's part of the domain's work on tensors: measure, fold, gather.
+//!
+//! Everything is pulled: slices are READ out of the others' regions and folded into memory of this rank's own. The work itself is blocking
+//! and runs off the arbiters, one piece after another; a piece that fails names whose memory is to blame.
+
+use crate::env::Work;
+use crate::shell::{Actor, Cx, Reply, Stage, pause};
+use crate::slab::{Pool, Slab};
+use crate::verbs::{Fabric, READ_BYTES, Readers};
+use tombolo_core::fold;
+use tombolo_core::gateway::Gather;
+use tombolo_core::ids::NodeId;
+use tombolo_core::tensor::{Hash, bytes_of};
+use tombolo_core::wire::{
+    CHUNK_ELEMENTS, Fold, Folded, Measure, Measured, ModelRef, REGION_HEADER_BYTES, RegionHeader, RegionRef, SliceMeasure,
+};
+use tombolo_fabric::Region;
+
+/// A domain's sum and the hashes of its chunks, or which rank's part could not be read and why.
+pub type Gathered = Result<(Slab, Vec<Hash>), (NodeId, String)>;
+
+/// What it takes.
+pub enum Message {
+    /// Measure slices of an update.
+    Measure(Measure, Reply<Measured>),
+    /// Fold slices over all terms.
+    Fold(Fold, Reply<Folded>),
+    /// READ the folded slices together.
+    Gather(Gather, Reply<Gathered>),
+}
+
+/// See the module.
+pub struct Collective {
+    stage: Stage,
+    elements: usize,
+    ranks: usize,
+    fabric: Fabric,
+    pool: Pool,
+    bench: Option<Bench>,
+}
+
+/// What the blocking work uses; lent to it.
+struct Bench {
+    node: NodeId,
+    fabric: Fabric,
+    readers: Readers,
+    slices: Vec<std::ops::Range<usize>>,
+    output: Option<Region>,
+    pool: Pool,
+}
+
+impl Collective {
+    /// A rank of a domain of `ranks` nodes, for models of `elements`.
+    pub fn new(stage: Stage, elements: usize, ranks: usize, fabric: Fabric, pool: Pool) -> Self {
+        Collective { stage, elements, ranks, fabric, pool, bench: None }
+    }
+
+    /// Runs `job` off the arbiter; meanwhile this actor takes nothing else.
+    fn run<R: Send + 'static>(&mut self, cx: &mut Cx<Self>, bytes: usize, reply: Reply<R>, job: impl FnOnce(&mut Bench) -> R + Send + 'static) {
+        let mut bench = self.bench.take().unwrap_or_else(|| Bench {
+            node: self.stage.node.clone(),
+            fabric: self.fabric.clone(),
+            readers: self.fabric.readers(),
+            slices: fold::slices(self.elements, self.ranks),
+            output: None,
+            pool: self.pool.clone(),
+        });
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let task = move || {
+            let result = job(&mut bench);
+            let _ = sender.send((bench, result));
+        };
+        let done = self.stage.env.offload(Work::Bytes(bytes as u64), Box::new(task));
+        // If the work panicked the reply is dropped, which tells the asker, and the next job gets a new bench.
+        pause(cx, async move { (done.await, receiver.await) }, |collective, (_, result), _| {
+            if let Ok((bench, result)) = result {
+                collective.bench = Some(bench);
+                reply.send(result);
+            }
+        });
+    }
+
+    fn bytes_of_slices(&self, slices: &[u32]) -> usize {
+        let ranges = fold::slices(self.elements, self.ranks);
+        slices.iter().filter_map(|slice| ranges.get(*slice as usize)).map(|range| range.len() * 4).sum()
+    }
+}
+
+impl Actor for Collective {
+    type Message = Message;
+    const NAME: &'static str = "Collective";
+
+    fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
+        match message {
+            Message::Measure(measure, reply) => {
+                let bytes = self.bytes_of_slices(&measure.slices);
+                self.run(cx, bytes, reply, move |bench| bench.measure(measure));
+            }
+            Message::Fold(fold, reply) => {
+                let bytes = self.bytes_of_slices(&fold.slices) * fold.terms.len();
+                self.run(cx, bytes, reply, move |bench| bench.fold(fold));
+            }
+            Message::Gather(gather, reply) => {
+                let bytes = self.elements * 4;
+                self.run(cx, bytes, reply, move |bench| bench.gather(&gather));
+            }
+        }
+    }
+}
+
+impl Bench {
+    fn range(&self, slice: u32) -> Result<std::ops::Range<usize>, String> {
+        let range = self.slices.get(slice as usize).cloned();
+        range.ok_or_else(|| format!("slice {slice} of {}", self.slices.len()))
+    }
+
+    fn measure(&mut self, measure: Measure) -> Measured {
+        let result = self.measures(&measure);
+        Measured { round: measure.round, node: measure.node, key: measure.region.key, result }
+    }
+
+    fn measures(&mut self, measure: &Measure) -> Result<Vec<SliceMeasure>, String> {
+        let header = RegionHeader { epoch: measure.epoch, round: measure.round, attempt: 0 };
+        self.readers.expect(&measure.region, header)?;
+        let mut measures = Vec::with_capacity(measure.slices.len());
+        for &slice in &measure.slices {
+            let range = self.range(slice)?;
+            let mut hasher = blake3::Hasher::new();
+            let mut squares = fold::Squares::default();
+            for piece in pieces(range) {
+                let bytes = self.readers.read(&measure.region, piece.start * 4, piece.len() * 4)?;
+                hasher.update(bytes);
+                squares.add_bytes(bytes);
+            }
+            let squares = if squares.is_finite() { squares.sum() } else { f64::NAN };
+            measures.push(SliceMeasure { slice, squares, checksum: Hash(*hasher.finalize().as_bytes()) });
+        }
+        Ok(measures)
+    }
+
+    fn fold(&mut self, fold: Fold) -> Folded {
+        let result = self.folds(&fold);
+        Folded { round: fold.round, attempt: fold.attempt, slices: fold.slices, result }
+    }
+
+    fn folds(&mut self, fold: &Fold) -> Result<RegionRef, (NodeId, String)> {
+        let own = self.node.clone();
+        let header = RegionHeader { epoch: fold.epoch, round: fold.round, attempt: 0 };
+        for term in &fold.terms {
+            self.readers.expect(&term.region, header).map_err(|reason| (term.node.clone(), reason))?;
+        }
+        let elements = self.slices.last().map_or(0, |last| last.end);
+        let mut output = match self.output.take() {
+            Some(output) => output,
+            None => self.fabric.allocate(REGION_HEADER_BYTES + elements * 4).map_err(|reason| (own.clone(), reason))?,
+        };
+        let result = self.fold_into(&mut output, fold);
+        let region = region_ref(&own, &output);
+        self.output = Some(output);
+        result.map(|()| region)
+    }
+
+    fn fold_into(&mut self, output: &mut Region, fold: &Fold) -> Result<(), (NodeId, String)> {
+        let own = self.node.clone();
+        write_header(output, RegionHeader { epoch: fold.epoch, round: fold.round, attempt: fold.attempt });
+        let mut elements = output.f32s_mut();
+        let elements = &mut elements[REGION_HEADER_BYTES / 4..];
+        for &slice in &fold.slices {
+            let range = self.range(slice).map_err(|reason| (own.clone(), reason))?;
+            let mut hashers: Vec<blake3::Hasher> = fold.terms.iter().map(|_| blake3::Hasher::new()).collect();
+            for piece in pieces(range) {
+                for (index, (term, hasher)) in fold.terms.iter().zip(&mut hashers).enumerate() {
+                    let blame = |reason| (term.node.clone(), reason);
+                    let bytes = self.readers.read(&term.region, piece.start * 4, piece.len() * 4).map_err(blame)?;
+                    hasher.update(bytes);
+                    let target = &mut elements[piece.clone()];
+                    let update = bytemuck::cast_slice(bytes);
+                    match index {
+                        0 => fold::scale_into(target, term.factor, update),
+                        _ => fold::add_scaled(target, term.factor, update),
+                    }
+                }
+            }
+            for (term, hasher) in fold.terms.iter().zip(hashers) {
+                let found = Hash(*hasher.finalize().as_bytes());
+                if term.checksums.get(slice as usize) != Some(&found) {
+                    let reason = format!("slice {slice} of its update is not what was measured");
+                    return Err((term.node.clone(), reason));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn gather(&mut self, gather: &Gather) -> Gathered {
+        let elements = self.slices.last().map_or(0, |last| last.end);
+        let mut sum = self.pool.take(elements);
+        let header = RegionHeader { epoch: gather.epoch, round: gather.round, attempt: gather.attempt };
+        for (slice, region) in &gather.parts {
+            let blame = |reason| (region.owner.clone(), reason);
+            self.readers.expect(region, header).map_err(blame)?;
+            for piece in pieces(self.range(*slice).map_err(blame)?) {
+                let bytes = self.readers.read(region, piece.start * 4, piece.len() * 4).map_err(blame)?;
+                let target = &mut sum[piece];
+                target.copy_from_slice(bytemuck::cast_slice(bytes));
+                fold::scale_power(target, -gather.exponent).map_err(|error| blame(error.to_string()))?;
+            }
+        }
+        let hashes = sum.chunks(CHUNK_ELEMENTS).map(Hash::of).collect();
+        Ok((sum.freeze(), hashes))
+    }
+}
+
+/// A range in pieces of one READ.
+fn pieces(range: std::ops::Range<usize>) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let step = READ_BYTES / 4;
+    range.clone().step_by(step).map(move |start| start..(start + step).min(range.end))
+}
+
+/// Writes what the region holds in front of it.
+pub fn write_header(region: &mut Region, header: RegionHeader) {
+    region.bytes_mut()[..REGION_HEADER_BYTES].copy_from_slice(&header.to_bytes());
+}
+
+/// What peers need to READ a region.
+pub fn region_ref(owner: &NodeId, region: &Region) -> RegionRef {
+    let remote = region.remote();
+    RegionRef { owner: owner.clone(), key: remote.key, len: remote.len }
+}
+
+/// READs a model and verifies its hash. Blocks.
+///
+/// # Errors
+/// In words; `into` then holds no model.
+pub fn read_model(readers: &mut Readers, model: &ModelRef, into: &mut [f32]) -> Result<(), String> {
+    let expected = (REGION_HEADER_BYTES + into.len() * 4) as u64;
+    if model.region.len != expected {
+        return Err(format!("the model of {} has {} bytes, expected {expected}", model.region.owner, model.region.len));
+    }
+    readers.expect(&model.region, RegionHeader { epoch: 0, round: model.round, attempt: 0 })?;
+    for piece in pieces(0..into.len()) {
+        let bytes = readers.read(&model.region, piece.start * 4, piece.len() * 4)?;
+        into[piece].copy_from_slice(bytemuck::cast_slice(bytes));
+    }
+    let found = Hash(*blake3::hash(bytes_of(into)).as_bytes());
+    if found != model.hash {
+        return Err(format!("the model of round {} at {} has hash {found:?}, expected {:?}", model.round, model.region.owner, model.hash));
+    }
+    Ok(())
+}

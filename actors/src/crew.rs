@@ -1,0 +1,232 @@
+//! Puts one node's actors together and starts them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use tokio::sync::watch;
+
+use crate::aggregate::{self, Aggregate, Rule};
+use crate::checkpoint::{self, Checkpoint};
+use crate::collective::{self, Collective};
+use crate::coordinator::{self, Coordinator, TrainerFactory};
+use crate::env::Class;
+use crate::heartbeat::{self, Heartbeat};
+use crate::identity::Identity;
+use crate::link::{self, Link, Shelf, Wire};
+use crate::node::{self, Company, Node};
+use crate::quic::{self, Quic};
+use crate::shell::{Handle, Stage, supervise};
+use crate::slab::Pool;
+use crate::verbs::{self, Fabric, Verbs};
+use tombolo_core::event::Event;
+use tombolo_core::ids::NodeId;
+use tombolo_core::tensor::{Hash, Layout};
+use tombolo_fabric::Device;
+
+/// Makes the rule; called once for each life of the aggregator's actor, on its arbiter.
+pub type RuleFactory = Arc<dyn Fn() -> Rule + Send + Sync>;
+
+/// What a node brings along.
+pub struct Kit {
+    /// Where it acts.
+    pub stage: Stage,
+    /// Who it is.
+    pub identity: Arc<dyn Identity>,
+    /// Its access to the fabric.
+    pub device: Arc<dyn Device>,
+    /// Names and shapes of the model.
+    pub layout: Layout,
+    /// Makes trainers.
+    pub trainer: TrainerFactory,
+    /// Makes the rule; used on the coordinator's node.
+    pub rule: RuleFactory,
+    /// Hash of everything in the configuration that decides the outcome.
+    pub configuration: Hash,
+    /// Where it listens.
+    pub listen: SocketAddr,
+}
+
+/// A node's actors.
+#[derive(Clone)]
+pub struct Crew {
+    /// Who.
+    pub node_id: NodeId,
+    /// Where its endpoint is bound.
+    pub address: SocketAddr,
+    /// The node.
+    pub node: Handle<node::Message>,
+    /// Its endpoint's actor.
+    pub quic: Handle<quic::Message>,
+    /// Its fabric's actor.
+    pub verbs: Handle<verbs::Message>,
+    /// Its rank.
+    pub collective: Handle<collective::Message>,
+    /// Its state.
+    pub checkpoint: Handle<checkpoint::Message>,
+    /// By peer.
+    pub links: BTreeMap<NodeId, Handle<link::Message>>,
+    /// By peer.
+    pub heartbeats: BTreeMap<NodeId, Handle<heartbeat::Message>>,
+    /// By peer: liveness for status.
+    pub liveness: BTreeMap<NodeId, Arc<Mutex<tombolo_core::heartbeat::Heartbeat>>>,
+    /// By peer.
+    pub wires: BTreeMap<NodeId, Arc<Wire>>,
+    /// On the coordinator's node.
+    pub coordinator: Option<Handle<coordinator::Message>>,
+    /// On the coordinator's node.
+    pub aggregate: Option<Handle<aggregate::Message>>,
+    /// The open round in words; on the coordinator's node.
+    pub progress: Arc<Mutex<String>>,
+    /// Becomes the reason once the run is over for this node.
+    pub left: watch::Receiver<Option<String>>,
+    /// Its fabric.
+    pub fabric: Fabric,
+    endpoint: quinn::Endpoint,
+}
+
+impl Crew {
+    /// Closes the endpoint: peers learn at once that this node leaves.
+    pub fn close(&self, reason: &str) {
+        self.endpoint.close(quinn::VarInt::from_u32(0), reason.as_bytes());
+    }
+
+    /// Waits until what was said last has been sent.
+    pub async fn drained(&self) {
+        self.endpoint.wait_idle().await;
+    }
+
+    /// Starts a node.
+    ///
+    /// # Errors
+    /// The socket cannot be bound or the address cannot be made known; the message names it.
+    pub fn start(kit: Kit) -> io::Result<Crew> {
+        let Kit { stage, identity, device, layout, trainer, rule, configuration, listen } = kit;
+        let (plan, me) = (stage.plan.clone(), stage.node.clone());
+        let endpoint = quic::bind(stage.env.as_ref(), &plan, identity.as_ref(), listen)
+            .map_err(|error| io::Error::new(error.kind(), format!("{me} cannot listen on {listen}: {error}")))?;
+        let address = endpoint.local_addr()?;
+        stage.env.advertise(&me, address)?;
+        stage.report(Event::NodeStarted { node: me.clone(), address: address.to_string() });
+
+        let wait = plan.heartbeat.every * tombolo_core::heartbeat::PERIODS_SILENT;
+        let fabric = Fabric::new(device, wait);
+        let (pool, shelf) = (Pool::default(), Shelf::default());
+        let incarnation = stage.env.rng("incarnation").next_u64() | 1;
+        let on_wan = me == plan.coordinator || plan.is_gateway(&me);
+        let class = if on_wan { Class::Gateway } else { Class::Node };
+
+        let verbs = {
+            let (stage, fabric) = (stage.clone(), fabric.clone());
+            supervise(&stage.clone(), Class::Node, me.as_str(), move |_| Verbs::new(stage.clone(), fabric.clone()))
+        };
+        let collective = {
+            let (stage, fabric, pool, elements) = (stage.clone(), fabric.clone(), pool.clone(), layout.len());
+            let ranks = plan.domain(&me.domain()).map_or(1, |domain| domain.nodes.len());
+            supervise(&stage.clone(), Class::Node, me.as_str(), move |_| {
+                Collective::new(stage.clone(), elements, ranks, fabric.clone(), pool.clone())
+            })
+        };
+        let checkpoint = {
+            let (stage, pool) = (stage.clone(), pool.clone());
+            supervise(&stage.clone(), Class::Node, me.as_str(), move |_| Checkpoint::new(stage.clone(), configuration, pool.clone()))
+        };
+        let known_links = Arc::new(OnceLock::new());
+        let quic = {
+            let (stage, endpoint, identity, links) = (stage.clone(), endpoint.clone(), identity.clone(), known_links.clone());
+            supervise(&stage.clone(), class, me.as_str(), move |_| {
+                Quic::new(stage.clone(), identity.clone(), endpoint.clone(), links.clone())
+            })
+        };
+        let company = Arc::new(OnceLock::new());
+        let (left_sender, left) = watch::channel(None);
+        let node = {
+            let setup = node::Setup {
+                stage: stage.clone(),
+                layout: layout.clone(),
+                trainer: trainer.clone(),
+                shelf: shelf.clone(),
+                fabric: fabric.clone(),
+                verbs: verbs.clone(),
+                collective: collective.clone(),
+                left: left_sender,
+                company: company.clone(),
+            };
+            supervise(&stage, Class::Node, me.as_str(), move |own| Node::new(setup.clone(), own.clone()))
+        };
+
+        let (mut links, mut heartbeats, mut liveness, mut wires) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        for peer in plan.peers(&me) {
+            let wire = Arc::new(Wire::default());
+            let setup = link::Setup {
+                stage: stage.clone(),
+                peer: peer.clone(),
+                incarnation,
+                topology: configuration,
+                shelf: shelf.clone(),
+                wire: wire.clone(),
+                durable: Arc::default(),
+                quic: quic.clone(),
+                node: node.clone(),
+            };
+            let key = format!("{me} {peer}");
+            links.insert(peer.clone(), supervise(&stage, class, &key, move |own| Link::new(setup.clone(), own.clone())));
+            let machine = tombolo_core::heartbeat::Heartbeat::new(plan.heartbeat.every, plan.heartbeat.retry.clone());
+            let machine = Arc::new(Mutex::new(machine));
+            let heartbeat = {
+                let (stage, peer, wire, machine, node) = (stage.clone(), peer.clone(), wire.clone(), machine.clone(), node.clone());
+                supervise(&stage.clone(), class, &key, move |own| {
+                    Heartbeat::new(stage.clone(), peer.clone(), wire.clone(), machine.clone(), node.clone(), own.clone())
+                })
+            };
+            heartbeats.insert(peer.clone(), heartbeat);
+            liveness.insert(peer.clone(), machine);
+            wires.insert(peer, wire);
+        }
+
+        let progress = Arc::new(Mutex::new(String::new()));
+        let (mut coordinator, mut aggregate) = (None, None);
+        if me == plan.coordinator {
+            let rule_actor = supervise(&stage, class, me.as_str(), move |_| Aggregate::new(rule()));
+            let setup = coordinator::Setup {
+                stage: stage.clone(),
+                layout,
+                trainer,
+                shelf,
+                pool,
+                node: node.clone(),
+                aggregate: rule_actor.clone(),
+                checkpoint: checkpoint.clone(),
+                links: links.clone(),
+                wires: wires.clone(),
+                progress: progress.clone(),
+            };
+            coordinator = Some(supervise(&stage, class, me.as_str(), move |own| Coordinator::new(setup.clone(), own.clone())));
+            aggregate = Some(rule_actor);
+        }
+        if company.set(Company { links: links.clone(), coordinator: coordinator.clone() }).is_err() {
+            unreachable!("a node's company is set once");
+        }
+        let _ = quic.post(quic::Message::Links(links.clone()));
+        Ok(Crew {
+            node_id: me,
+            address,
+            node,
+            quic,
+            verbs,
+            collective,
+            checkpoint,
+            links,
+            heartbeats,
+            liveness,
+            wires,
+            coordinator,
+            aggregate,
+            progress,
+            left,
+            fabric,
+            endpoint,
+        })
+    }
+}

@@ -1,0 +1,569 @@
+//! One peer: carries control messages, in order and once, and fetches and serves tensor objects.
+//!
+//! The decisions (what is sent again, what was delivered before) are [`tombolo_core::link::Memory`]'s. This actor owns the current
+//! connection's session: a plain task that shakes hands, reads frames and hands them to the node with back-pressure, writes frames, serves
+//! what the peer fetches from the node's [`Shelf`], and notes every sign of life for the heartbeat.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use dashmap::DashMap;
+use quinn::{Connection, RecvStream, SendStream, VarInt};
+use tokio::sync::Notify;
+
+use crate::node;
+use crate::quic;
+use crate::shell::{AbortOnDrop, Actor, Cx, Handle, Reply, Stage, later};
+use tombolo_core::event::Event;
+use tombolo_core::ids::NodeId;
+use tombolo_core::link::{Memory, Peer};
+use tombolo_core::tensor::Hash;
+use tombolo_core::time::Micros;
+use tombolo_core::wire::{
+    CONTROL_BYTES_MAX, Control, FINGERPRINT, FrameHeader, Hello, Object, ObjectHeader, VERSION, codec,
+};
+
+/// How long a handshake of ours may take once the connection stands.
+const HELLO_LIMIT: Duration = Duration::from_secs(10);
+/// The largest hello.
+const HELLO_BYTES_MAX: usize = 1024;
+/// First wait before dialling again; doubled each time up to [`REDIAL_MOST`].
+const REDIAL_FIRST: Duration = Duration::from_millis(50);
+const REDIAL_MOST: Duration = Duration::from_secs(2);
+/// Fetches of ours that may be open at one peer: a model, a step and a contribution, twice.
+const FETCHES_MAX: usize = 6;
+
+/// Tensor objects that peers may fetch from this node.
+#[derive(Debug, Clone, Default)]
+pub struct Shelf(Arc<DashMap<Object, Bytes>>);
+
+impl Shelf {
+    /// Puts an object there.
+    pub fn put(&self, object: Object, bytes: Bytes) {
+        self.0.insert(object, bytes);
+    }
+
+    /// Takes an object away; a transfer under way still ends well.
+    pub fn remove(&self, object: Object) {
+        self.0.remove(&object);
+    }
+
+    /// An object, if it is there.
+    pub fn find(&self, object: Object) -> Option<Bytes> {
+        self.0.get(&object).map(|entry| entry.value().clone())
+    }
+}
+
+/// What a link shares with its heartbeat and with statistics; outlives the actor and its connections.
+#[derive(Debug, Default)]
+pub struct Wire {
+    connection: ArcSwapOption<Connection>,
+    heard: AtomicU64,
+    sent_before: AtomicU64,
+    received_before: AtomicU64,
+}
+
+impl Wire {
+    /// The connection now.
+    pub fn connection(&self) -> Option<Arc<Connection>> {
+        self.connection.load_full()
+    }
+
+    /// The last sign of life.
+    pub fn heard(&self) -> Micros {
+        Micros(self.heard.load(Ordering::Relaxed))
+    }
+
+    /// UDP payload sent and received over all connections of this link.
+    pub fn traffic(&self) -> (u64, u64) {
+        let now = self.connection().map_or((0, 0), |connection| {
+            let stats = connection.stats();
+            (stats.udp_tx.bytes, stats.udp_rx.bytes)
+        });
+        (
+            self.sent_before.load(Ordering::Relaxed) + now.0,
+            self.received_before.load(Ordering::Relaxed) + now.1,
+        )
+    }
+
+    fn note_life(&self, now: Micros) {
+        self.heard.fetch_max(now.0, Ordering::Relaxed);
+    }
+
+    fn replace(&self, next: Option<Arc<Connection>>) {
+        if let Some(last) = self.connection.swap(next) {
+            let stats = last.stats();
+            self.sent_before.fetch_add(stats.udp_tx.bytes, Ordering::Relaxed);
+            self.received_before.fetch_add(stats.udp_rx.bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+/// An object that comes in: its length and the stream of its raw bytes.
+#[derive(Debug)]
+pub struct Incoming {
+    /// Raw bytes that follow.
+    pub len: u64,
+    /// Their stream.
+    pub stream: RecvStream,
+}
+
+/// An object that could not be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FetchError {
+    /// The link closed.
+    #[error("the link to {0} closed")]
+    Closed(NodeId),
+    /// The peer does not have it.
+    #[error("{peer} does not have it: {reason}")]
+    Missing {
+        /// Who.
+        peer: NodeId,
+        /// Its words.
+        reason: String,
+    },
+    /// We ask for too much at once.
+    #[error("{FETCHES_MAX} fetches from {0} are open already")]
+    Busy(NodeId),
+}
+
+/// What a link takes.
+#[derive(Debug)]
+pub enum Message {
+    /// Carry a control message.
+    Send(Control),
+    /// Fetch an object.
+    Fetch(Object, Reply<Result<Incoming, FetchError>>),
+    /// A connection to the peer stands; the newest one counts.
+    Attach(Connection),
+    /// Dialling failed.
+    DialFailed(String),
+    /// Tell the node whether the link is up: for a node that was rebuilt.
+    Announce,
+    /// From the session of that number: the handshake is done.
+    Up(u64, Peer),
+    /// From the session of that number: it ended.
+    Down(u64, String),
+    /// From the session: the peer lacks an object.
+    Missing(u64, String),
+    /// From the session: an object begins.
+    Begins(u64, Incoming),
+}
+
+/// What a link keeps while its actor is rebuilt.
+#[derive(Debug, Default)]
+pub struct Durable {
+    memory: Mutex<Memory>,
+    wake: Notify,
+}
+
+impl Durable {
+    fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a link needs to know.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Where it acts.
+    pub stage: Stage,
+    /// The other side.
+    pub peer: NodeId,
+    /// Drawn when this node started.
+    pub incarnation: u64,
+    /// Hash of the topology's shared keys.
+    pub topology: Hash,
+    /// What the peer may fetch.
+    pub shelf: Shelf,
+    /// Shared with the heartbeat.
+    pub wire: Arc<Wire>,
+    /// Outlives this actor.
+    pub durable: Arc<Durable>,
+    /// Dials.
+    pub quic: Handle<quic::Message>,
+    /// Takes what arrives.
+    pub node: Handle<node::Message>,
+}
+
+impl Setup {
+    /// Whether this side dials: inside a domain the higher rank, between domains the gateway that is not the coordinator's.
+    pub fn dials(&self) -> bool {
+        dials(&self.stage.plan, &self.stage.node, &self.peer)
+    }
+}
+
+/// Whether `node` dials `peer` (rather than waiting to be dialled).
+pub fn dials(plan: &tombolo_core::plan::Plan, node: &NodeId, peer: &NodeId) -> bool {
+    if node.domain() != peer.domain() {
+        return *peer == plan.coordinator;
+    }
+    plan.domain(&node.domain()).is_some_and(|domain| domain.rank(node) > domain.rank(peer))
+}
+
+/// See the module.
+pub struct Link {
+    setup: Setup,
+    own: Handle<Message>,
+    session: Option<(u64, AbortOnDrop<()>)>,
+    sessions: u64,
+    up: bool,
+    redial: Duration,
+    tag: u64,
+    fetches: BTreeMap<u64, Reply<Result<Incoming, FetchError>>>,
+}
+
+impl Link {
+    /// A link without a connection.
+    pub fn new(setup: Setup, own: Handle<Message>) -> Self {
+        Link {
+            setup,
+            own,
+            session: None,
+            sessions: 0,
+            up: false,
+            redial: REDIAL_FIRST,
+            tag: 0,
+            fetches: BTreeMap::new(),
+        }
+    }
+
+    fn push(&mut self, control: &Control) {
+        let pushed = codec::encode(control).map_err(|error| error.to_string()).and_then(|bytes| {
+            self.setup.durable.memory().push(bytes.into()).map_err(|full| full.to_string())
+        });
+        match pushed {
+            Ok(()) => self.setup.durable.wake.notify_one(),
+            // A peer that does not keep up is cut off; it is told everything anew when it is back.
+            Err(reason) => self.close(&reason),
+        }
+    }
+
+    fn close(&mut self, reason: &str) {
+        self.session = None;
+        *self.setup.durable.memory() = Memory::default();
+        if let Some(connection) = self.setup.wire.connection() {
+            connection.close(VarInt::from_u32(1), reason.as_bytes());
+        }
+        let session = self.sessions;
+        let _ = self.own.post(Message::Down(session, reason.to_owned()));
+    }
+
+    fn attach(&mut self, connection: Connection) {
+        self.sessions += 1;
+        let session = self.sessions;
+        if let Some(old) = self.setup.wire.connection() {
+            old.close(VarInt::from_u32(2), b"replaced by a newer connection");
+        }
+        self.down("replaced by a newer connection");
+        self.setup.wire.replace(Some(Arc::new(connection.clone())));
+        let (setup, own) = (self.setup.clone(), self.own.clone());
+        let task = tokio::task::spawn_local(async move {
+            let end = Session { setup: &setup, own: &own, connection: &connection, number: session }.run().await;
+            connection.close(VarInt::from_u32(3), end.as_bytes());
+            let _ = own.tell(Message::Down(session, end)).await;
+        });
+        self.session = Some((session, AbortOnDrop(task)));
+    }
+
+    fn down(&mut self, reason: &str) {
+        self.session = None;
+        for (_, reply) in std::mem::take(&mut self.fetches) {
+            reply.send(Err(FetchError::Closed(self.setup.peer.clone())));
+        }
+        self.setup.wire.replace(None);
+        if std::mem::take(&mut self.up) {
+            let (node, peer) = (self.setup.stage.node.clone(), self.setup.peer.clone());
+            self.setup.stage.report(Event::LinkDown { node, peer: peer.clone(), reason: reason.to_owned() });
+            let _ = self.setup.node.post(node::Message::LinkDown(peer));
+        }
+    }
+
+    fn dial_later(&mut self, cx: &mut Cx<Self>) {
+        if !self.setup.dials() {
+            return;
+        }
+        let jitter = self.setup.stage.env.rng(&format!("redial {} {}", self.setup.peer, self.sessions)).next_f64();
+        let wait = self.redial.mul_f64(0.5 + jitter);
+        self.redial = (self.redial * 2).min(REDIAL_MOST);
+        later(cx, self.setup.stage.env.sleep(wait), |link, (), _| link.dial());
+    }
+
+    fn dial(&self) {
+        if self.session.is_none() {
+            let _ = self.setup.quic.post(quic::Message::Dial(self.setup.peer.clone()));
+        }
+    }
+}
+
+impl Actor for Link {
+    type Message = Message;
+    const NAME: &'static str = "Link";
+
+    fn started(&mut self, _: &mut Cx<Self>) {
+        // A connection that outlived the actor before this one is taken over: what was in flight is in the memory.
+        match self.setup.wire.connection() {
+            Some(old) => {
+                old.close(VarInt::from_u32(4), b"the link is rebuilt");
+                self.up = true;
+                self.down("the link is rebuilt");
+                self.dial();
+            }
+            None if self.setup.dials() => self.dial(),
+            None => {}
+        }
+    }
+
+    fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
+        match message {
+            Message::Send(control) => self.push(&control),
+            Message::Fetch(object, reply) => {
+                if !self.up {
+                    return reply.send(Err(FetchError::Closed(self.setup.peer.clone())));
+                }
+                if self.fetches.len() >= FETCHES_MAX {
+                    return reply.send(Err(FetchError::Busy(self.setup.peer.clone())));
+                }
+                self.tag += 1;
+                self.fetches.insert(self.tag, reply);
+                self.push(&Control::Fetch { tag: self.tag, object });
+            }
+            Message::Attach(connection) => self.attach(connection),
+            Message::DialFailed(reason) => {
+                tracing::debug!(node = %self.setup.stage.node, peer = %self.setup.peer, reason, "dialling failed");
+                self.dial_later(cx);
+            }
+            Message::Announce => {
+                if self.up {
+                    let _ = self.setup.node.post(node::Message::LinkUp(self.setup.peer.clone()));
+                }
+            }
+            Message::Up(session, peer) => {
+                if self.session.as_ref().is_none_or(|(current, _)| *current != session) {
+                    return;
+                }
+                self.up = true;
+                self.redial = REDIAL_FIRST;
+                let (node, to) = (self.setup.stage.node.clone(), self.setup.peer.clone());
+                tracing::debug!(%node, peer = %to, ?peer, "link is up");
+                self.setup.stage.report(Event::LinkUp { node, peer: to.clone() });
+                let _ = self.setup.node.post(node::Message::LinkUp(to));
+            }
+            Message::Down(session, reason) => {
+                if self.sessions != session {
+                    return;
+                }
+                tracing::debug!(node = %self.setup.stage.node, peer = %self.setup.peer, reason, "session ended");
+                self.down(&reason);
+                self.dial_later(cx);
+            }
+            Message::Missing(tag, reason) => {
+                if let Some(reply) = self.fetches.remove(&tag) {
+                    reply.send(Err(FetchError::Missing { peer: self.setup.peer.clone(), reason }));
+                }
+            }
+            Message::Begins(tag, incoming) => {
+                if let Some(reply) = self.fetches.remove(&tag) {
+                    reply.send(Ok(incoming));
+                }
+            }
+        }
+    }
+}
+
+/// One connection's life.
+struct Session<'a> {
+    setup: &'a Setup,
+    own: &'a Handle<Message>,
+    connection: &'a Connection,
+    number: u64,
+}
+
+impl Session<'_> {
+    /// Runs until the connection ends; says why.
+    async fn run(&self) -> String {
+        match self.carry().await {
+            Ok(never) => match never {},
+            Err(reason) => reason,
+        }
+    }
+
+    async fn carry(&self) -> Result<std::convert::Infallible, String> {
+        let shake = self.shake_hands();
+        let limit = self.setup.stage.env.sleep(HELLO_LIMIT);
+        let (mut send, mut receive) = tokio::select! {
+            biased;
+            streams = shake => streams?,
+            () = limit => return Err(format!("no handshake within {HELLO_LIMIT:?}")),
+        };
+        let acknowledge = Notify::new();
+        tokio::select! {
+            biased;
+            end = self.read(&mut receive, &acknowledge) => end,
+            end = self.write(&mut send, &acknowledge) => end,
+            end = self.objects() => end,
+            end = self.datagrams() => end,
+        }
+    }
+
+    async fn shake_hands(&self) -> Result<(SendStream, RecvStream), String> {
+        let setup = self.setup;
+        let (mut send, mut receive) = if setup.dials() {
+            self.connection.open_bi().await.map_err(|error| error.to_string())?
+        } else {
+            self.connection.accept_bi().await.map_err(|error| error.to_string())?
+        };
+        let (known, received) = setup.durable.memory().known();
+        let ours = Hello {
+            version: VERSION,
+            fingerprint: FINGERPRINT,
+            topology: setup.topology,
+            incarnation: setup.incarnation,
+            known,
+            received,
+            heartbeat_ms: u64::try_from(setup.stage.plan.heartbeat.every.as_millis()).unwrap_or(u64::MAX),
+        };
+        let bytes = codec::encode(&ours).map_err(|error| error.to_string())?;
+        let len = u32::try_from(bytes.len()).expect("a hello is small").to_le_bytes();
+        send.write_all(&len).await.map_err(|error| error.to_string())?;
+        send.write_all(&bytes).await.map_err(|error| error.to_string())?;
+
+        let mut len = [0; 4];
+        receive.read_exact(&mut len).await.map_err(|error| error.to_string())?;
+        let len = u32::from_le_bytes(len) as usize;
+        if len > HELLO_BYTES_MAX {
+            return Err(format!("{} sent a hello of {len} bytes", setup.peer));
+        }
+        let mut bytes = vec![0; len];
+        receive.read_exact(&mut bytes).await.map_err(|error| error.to_string())?;
+        let theirs: Hello = codec::decode(&bytes).map_err(|error| format!("hello of {}: {error}", setup.peer))?;
+        agree(&ours, &theirs, &setup.peer)?;
+        let peer = setup.durable.memory().on_hello(setup.incarnation, &theirs);
+        setup.wire.note_life(setup.stage.env.now());
+        self.own.tell(Message::Up(self.number, peer)).await.map_err(|error| error.to_string())?;
+        Ok((send, receive))
+    }
+
+    async fn read(&self, receive: &mut RecvStream, acknowledge: &Notify) -> Result<std::convert::Infallible, String> {
+        let setup = self.setup;
+        loop {
+            let mut header = [0; FrameHeader::BYTES];
+            receive.read_exact(&mut header).await.map_err(|error| error.to_string())?;
+            let header = FrameHeader::from_bytes(&header).map_err(|error| error.to_string())?;
+            let mut payload = vec![0; (header.len as usize).min(CONTROL_BYTES_MAX)];
+            receive.read_exact(&mut payload).await.map_err(|error| error.to_string())?;
+            setup.wire.note_life(setup.stage.env.now());
+            let new = setup.durable.memory().on_frame(header);
+            if header.sequence > 0 {
+                acknowledge.notify_one();
+            }
+            if !new {
+                continue;
+            }
+            let control: Control = codec::decode(&payload).map_err(|error| format!("a frame of {}: {error}", setup.peer))?;
+            match control {
+                Control::Fetch { tag, object } => self.serve(tag, object),
+                Control::Missing { tag, reason } => {
+                    self.own.tell(Message::Missing(tag, reason)).await.map_err(|error| error.to_string())?;
+                }
+                control => {
+                    let inbound = node::Message::Inbound(setup.peer.clone(), control);
+                    setup.node.tell(inbound).await.map_err(|error| error.to_string())?;
+                }
+            }
+        }
+    }
+
+    /// Serves a fetch on a stream of its own. quinn bounds how many streams the peer lets us open, and each holds only a reference.
+    fn serve(&self, tag: u64, object: Object) {
+        let (setup, connection) = (self.setup.clone(), self.connection.clone());
+        let Some(bytes) = setup.shelf.find(object) else {
+            let reason = format!("{object:?} is not on the shelf of {}", setup.stage.node);
+            let missing = codec::encode(&Control::Missing { tag, reason }).expect("a short message");
+            if setup.durable.memory().push(missing.into()).is_ok() {
+                setup.durable.wake.notify_one();
+            }
+            return;
+        };
+        tokio::task::spawn_local(async move {
+            let sent = async {
+                let mut stream = connection.open_uni().await?;
+                let header = ObjectHeader { tag, len: bytes.len() as u64 };
+                stream.write_all(&header.to_bytes()).await?;
+                stream.write_chunk(bytes).await?;
+                stream.finish().map_err(|_| quinn::WriteError::ClosedStream)?;
+                // The stream must live until its data has been received.
+                stream.stopped().await.ok();
+                Ok::<(), quinn::WriteError>(())
+            };
+            if let Err(error) = sent.await {
+                tracing::debug!(peer = %setup.peer, ?object, %error, "object was not sent");
+            }
+        });
+    }
+
+    async fn write(&self, send: &mut SendStream, acknowledge: &Notify) -> Result<std::convert::Infallible, String> {
+        let durable = &self.setup.durable;
+        loop {
+            let mut wrote = false;
+            loop {
+                let next = durable.memory().next_frame();
+                let Some((header, message)) = next else { break };
+                send.write_all(&header.to_bytes()).await.map_err(|error| error.to_string())?;
+                send.write_chunk(message).await.map_err(|error| error.to_string())?;
+                wrote = true;
+            }
+            tokio::select! {
+                biased;
+                () = durable.wake.notified() => {}
+                () = acknowledge.notified() => {
+                    if !wrote || durable.memory().waiting() == 0 {
+                        let header = durable.memory().acknowledgement();
+                        send.write_all(&header.to_bytes()).await.map_err(|error| error.to_string())?;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn objects(&self) -> Result<std::convert::Infallible, String> {
+        loop {
+            let mut stream = self.connection.accept_uni().await.map_err(|error| error.to_string())?;
+            let mut header = [0; ObjectHeader::BYTES];
+            stream.read_exact(&mut header).await.map_err(|error| error.to_string())?;
+            let ObjectHeader { tag, len } = ObjectHeader::from_bytes(&header);
+            self.setup.wire.note_life(self.setup.stage.env.now());
+            self.own.tell(Message::Begins(tag, Incoming { len, stream })).await.map_err(|error| error.to_string())?;
+        }
+    }
+
+    async fn datagrams(&self) -> Result<std::convert::Infallible, String> {
+        loop {
+            self.connection.read_datagram().await.map_err(|error| error.to_string())?;
+            self.setup.wire.note_life(self.setup.stage.env.now());
+        }
+    }
+}
+
+/// Whether two sides may talk; if not, why, naming both values.
+fn agree(ours: &Hello, theirs: &Hello, peer: &NodeId) -> Result<(), String> {
+    if (ours.version, ours.fingerprint) != (theirs.version, theirs.fingerprint) {
+        let older = if ours.version < theirs.version { "this node" } else { peer.as_str() };
+        return Err(format!(
+            "protocol version {} ({:016x}) here, {} ({:016x}) at {peer}: upgrade {older}",
+            ours.version, ours.fingerprint, theirs.version, theirs.fingerprint,
+        ));
+    }
+    if ours.topology != theirs.topology {
+        return Err(format!("the topology files differ: {:?} here, {:?} at {peer}: give both the same file", ours.topology, theirs.topology));
+    }
+    if ours.heartbeat_ms != theirs.heartbeat_ms {
+        return Err(format!("heartbeat every {} ms here, {} ms at {peer}", ours.heartbeat_ms, theirs.heartbeat_ms));
+    }
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! A node's QUIC endpoint: accepts and dials, with mutual TLS, and hands each authenticated connection to the link of its peer.
+//!
+//! The peer's name is what its certificate says, and nothing else: a connection from a node that the plan does not pair with this one, or
+//! that should have waited to be dialled, is closed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::congestion::CubicConfig;
+use quinn::{Connection, Endpoint, EndpointConfig, IdleTimeout, TransportConfig, VarInt};
+
+use crate::env::Env;
+use crate::identity::Identity;
+use crate::link::{self, dials};
+use crate::shell::{Actor, Cx, Handle, Stage, later};
+use tombolo_core::ids::NodeId;
+use tombolo_core::plan::Plan;
+
+/// Connections in the middle of a handshake. Each peer dials one at a time, so twice the largest federation is generous.
+const HANDSHAKES_MAX: usize = 256;
+/// How long a handshake may take.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// Bytes of one fetched object that may be in flight to us: two bandwidth-delay products of 200 Mbit/s at 150 ms.
+const STREAM_WINDOW: u32 = 8 << 20;
+/// Bytes in flight over a whole connection.
+const CONNECTION_WINDOW: u32 = 32 << 20;
+/// Streams that a peer may open to us: what we may have fetched from it.
+const OBJECT_STREAMS: u32 = 16;
+
+/// What it takes.
+#[derive(Debug)]
+pub enum Message {
+    /// Connect to a peer; its link hears of the outcome.
+    Dial(NodeId),
+    /// The links exist: start accepting.
+    Links(BTreeMap<NodeId, Handle<link::Message>>),
+}
+
+/// See the module. The endpoint outlives the actor.
+pub struct Quic {
+    stage: Stage,
+    identity: Arc<dyn Identity>,
+    endpoint: Endpoint,
+    transport: Arc<TransportConfig>,
+    links: Arc<std::sync::OnceLock<BTreeMap<NodeId, Handle<link::Message>>>>,
+}
+
+/// Makes a node's endpoint on an address.
+///
+/// # Errors
+/// The address is taken or cannot be bound; the message names it.
+pub fn bind(env: &dyn Env, plan: &Plan, identity: &dyn Identity, address: std::net::SocketAddr) -> std::io::Result<Endpoint> {
+    let (socket, runtime) = env.bind(address)?;
+    let key = env.reset_key();
+    let mut config = EndpointConfig::new(Arc::new(ResetKey(blake3::derive_key("tombolo stateless reset", &key))));
+    config.rng_seed(env.endpoint_seed());
+    let connection_ids = u64::from_le_bytes(blake3::derive_key("tombolo connection ids", &key)[..8].try_into().expect("eight bytes"));
+    config.cid_generator(move || Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(connection_ids)));
+    let mut server = quinn::ServerConfig::with_crypto(identity.server());
+    server.transport_config(Arc::new(transport(plan)));
+    server.max_incoming(HANDSHAKES_MAX);
+    server.migration(true);
+    let endpoint = Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)?;
+    Ok(endpoint)
+}
+
+/// Limits and timers of every connection.
+fn transport(plan: &Plan) -> TransportConfig {
+    let mut transport = TransportConfig::default();
+    // Heartbeats keep a connection alive; without any sign of life for many periods it is given up and dialled anew.
+    let idle = (plan.heartbeat.every * 12).max(Duration::from_secs(6));
+    transport
+        .max_idle_timeout(Some(IdleTimeout::try_from(idle).unwrap_or(IdleTimeout::from(VarInt::from_u32(60_000)))))
+        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
+        .receive_window(VarInt::from_u32(CONNECTION_WINDOW))
+        .send_window(u64::from(CONNECTION_WINDOW))
+        .max_concurrent_bidi_streams(VarInt::from_u32(1))
+        .max_concurrent_uni_streams(VarInt::from_u32(OBJECT_STREAMS))
+        .datagram_receive_buffer_size(Some(64 * 1024))
+        .datagram_send_buffer_size(64 * 1024)
+        .initial_rtt(Duration::from_millis(100))
+        .congestion_controller_factory(Arc::new(CubicConfig::default()));
+    transport
+}
+
+/// The key of stateless resets: BLAKE3 in keyed mode, so that a restarted node answers its peers' old packets at once.
+struct ResetKey([u8; 32]);
+
+impl quinn_proto::crypto::HmacKey for ResetKey {
+    fn sign(&self, data: &[u8], signature: &mut [u8]) {
+        signature.copy_from_slice(blake3::keyed_hash(&self.0, data).as_bytes());
+    }
+
+    fn signature_len(&self) -> usize {
+        32
+    }
+
+    fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), quinn_proto::crypto::CryptoError> {
+        // The comparison of two hashes takes constant time.
+        let given = <[u8; 32]>::try_from(signature).map_err(|_| quinn_proto::crypto::CryptoError)?;
+        if blake3::keyed_hash(&self.0, data) == blake3::Hash::from_bytes(given) { Ok(()) } else { Err(quinn_proto::crypto::CryptoError) }
+    }
+}
+
+impl Quic {
+    /// An actor for an endpoint. `links` is filled by the first [`Message::Links`] and outlives the actor.
+    pub fn new(
+        stage: Stage,
+        identity: Arc<dyn Identity>,
+        endpoint: Endpoint,
+        links: Arc<std::sync::OnceLock<BTreeMap<NodeId, Handle<link::Message>>>>,
+    ) -> Self {
+        let transport = Arc::new(transport(&stage.plan));
+        Quic { stage, identity, endpoint, transport, links }
+    }
+
+    fn accept(&self, cx: &mut Cx<Self>) {
+        let endpoint = self.endpoint.clone();
+        later(cx, async move { endpoint.accept().await }, |quic, incoming, cx| {
+            let Some(incoming) = incoming else { return };
+            let limit = quic.stage.env.sleep(HANDSHAKE_LIMIT);
+            let handshake = async move {
+                tokio::select! {
+                    biased;
+                    connection = incoming => connection.map_err(|error| error.to_string()),
+                    () = limit => Err(format!("no handshake within {HANDSHAKE_LIMIT:?}")),
+                }
+            };
+            later(cx, handshake, |quic, connection, _| match connection {
+                Ok(connection) => quic.on_accepted(connection),
+                Err(reason) => tracing::debug!(node = %quic.stage.node, reason, "a handshake failed"),
+            });
+            quic.accept(cx);
+        });
+    }
+
+    fn on_accepted(&self, connection: Connection) {
+        let peer = match self.identity.peer(connection.peer_identity()) {
+            Ok(peer) => peer,
+            Err(error) => return connection.close(VarInt::from_u32(10), error.to_string().as_bytes()),
+        };
+        let link = self.links.get().and_then(|links| links.get(&peer));
+        match link {
+            Some(link) if dials(&self.stage.plan, &peer, &self.stage.node) => {
+                if link.post(link::Message::Attach(connection.clone())).is_err() {
+                    connection.close(VarInt::from_u32(11), b"busy");
+                }
+            }
+            _ => connection.close(VarInt::from_u32(12), format!("{peer} has no business with {}", self.stage.node).as_bytes()),
+        }
+    }
+
+    fn dial(&self, cx: &mut Cx<Self>, peer: NodeId) {
+        let Some(link) = self.links.get().and_then(|links| links.get(&peer)).cloned() else { return };
+        let (crypto, server_name) = self.identity.client(&peer);
+        let mut config = quinn::ClientConfig::new(crypto);
+        config.transport_config(self.transport.clone());
+        let (env, endpoint) = (self.stage.env.clone(), self.endpoint.clone());
+        let resolve = env.resolve(&peer);
+        let attempt = async move {
+            let addresses = resolve.await.map_err(|error| error.to_string())?;
+            let mut reasons = Vec::new();
+            for address in addresses {
+                let connecting = match endpoint.connect_with(config.clone(), address, &server_name) {
+                    Ok(connecting) => connecting,
+                    Err(error) => {
+                        reasons.push(format!("{address}: {error}"));
+                        continue;
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    connection = connecting => match connection {
+                        Ok(connection) => return Ok(connection),
+                        Err(error) => reasons.push(format!("{address}: {error}")),
+                    },
+                    () = env.sleep(HANDSHAKE_LIMIT) => reasons.push(format!("{address}: no handshake within {HANDSHAKE_LIMIT:?}")),
+                }
+            }
+            Err(if reasons.is_empty() { "no address is known yet".to_owned() } else { reasons.join("; ") })
+        };
+        later(cx, attempt, move |_, result, _| {
+            let message = match result {
+                Ok(connection) => link::Message::Attach(connection),
+                Err(reason) => link::Message::DialFailed(reason),
+            };
+            let _ = link.post(message);
+        });
+    }
+}
+
+impl Actor for Quic {
+    type Message = Message;
+    const NAME: &'static str = "Quic";
+
+    fn started(&mut self, cx: &mut Cx<Self>) {
+        if let Some(links) = self.links.get() {
+            // Dials that were under way are gone with the actor before this one.
+            for link in links.values() {
+                let _ = link.post(link::Message::DialFailed("the endpoint's actor was rebuilt".into()));
+            }
+            self.accept(cx);
+        }
+    }
+
+    fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
+        match message {
+            Message::Dial(peer) => self.dial(cx, peer),
+            Message::Links(links) => {
+                if self.links.set(links).is_ok() {
+                    self.accept(cx);
+                }
+            }
+        }
+    }
+}

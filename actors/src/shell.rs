@@ -1,0 +1,374 @@
+//! What every actor here has around it: a bounded queue, a mailbox that holds a handful of messages, and a supervisor that survives panics.
+//!
+//! actix gives a fast local mailbox and no more: its capacity is bypassed by `do_send`, by every clone of an address and by every `send()`
+//! future, its loop has no budget, and its supervisor dies with a panic. So callers never see an address. They hold a [`Handle`]: a bounded
+//! queue, in front of a task that owns the actor's life. That task puts a message into the mailbox only with one of [`WINDOW`] permits,
+//! which rides in the message and is dropped when it has been handled; so however callers send, the mailbox is bounded, and a flood yields
+//! to timers after a few messages. When the actor panics the task waits (backoff with seeded jitter), builds it again from its factory, and
+//! delivers again what had not been begun. The message that was being handled is gone; whoever asked gets an error.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use actix::{ActorFutureExt, AsyncContext};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use crate::env::{Class, Env};
+use tombolo_core::event::Event;
+use tombolo_core::ids::NodeId;
+use tombolo_core::plan::Plan;
+
+/// Messages in a mailbox at once: enough to keep an actor busy while its queue is refilled, few enough that handling all of them does not
+/// make a timer on the same thread late.
+pub const WINDOW: usize = 16;
+
+/// Messages in the queue before a mailbox. Control messages are small and few; a queue this long means that the actor is stuck.
+pub const QUEUE: usize = 1024;
+
+/// Restarts within [`RESTART_SPAN`] after which an actor is given up.
+const RESTARTS_MAX: usize = 16;
+const RESTART_SPAN: Duration = Duration::from_secs(60);
+const BACKOFF_FIRST: Duration = Duration::from_millis(10);
+const BACKOFF_MOST: Duration = Duration::from_secs(2);
+
+/// Where an actor acts: what all actors of a node share.
+#[derive(Clone)]
+pub struct Stage {
+    /// The node.
+    pub node: NodeId,
+    /// Its world.
+    pub env: Arc<dyn Env>,
+    /// The federation's plan.
+    pub plan: Arc<Plan>,
+    /// Takes events.
+    pub events: Arc<dyn Fn(Event) + Send + Sync>,
+    /// Counts living actors.
+    pub census: Census,
+}
+
+impl fmt::Debug for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stage").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl Stage {
+    /// Records a past fact.
+    pub fn report(&self, event: Event) {
+        (self.events)(event);
+    }
+}
+
+/// What acts. Handlers must not block; long work goes to [`Env::offload`].
+pub trait Actor: Sized + 'static {
+    /// What it takes.
+    type Message: Send + 'static;
+
+    /// Its name in the census and in events.
+    const NAME: &'static str;
+
+    /// Called once before the first message of each life.
+    fn started(&mut self, _cx: &mut Cx<Self>) {}
+
+    /// Takes one message.
+    fn handle(&mut self, message: Self::Message, cx: &mut Cx<Self>);
+}
+
+/// The actix context of an actor.
+pub type Cx<A> = actix::Context<Shell<A>>;
+
+/// Runs `future` within the actor's life, then `then` on the actor.
+pub fn later<A: Actor, F>(cx: &mut Cx<A>, future: F, then: impl FnOnce(&mut A, F::Output, &mut Cx<A>) + 'static)
+where
+    F: Future + 'static,
+{
+    cx.spawn(actix::fut::wrap_future::<_, Shell<A>>(future).map(|output, shell, cx| then(&mut shell.actor, output, cx)));
+}
+
+/// As [`later`], but the actor takes no message until `then` has run.
+pub fn pause<A: Actor, F>(cx: &mut Cx<A>, future: F, then: impl FnOnce(&mut A, F::Output, &mut Cx<A>) + 'static)
+where
+    F: Future + 'static,
+{
+    cx.wait(actix::fut::wrap_future::<_, Shell<A>>(future).map(|output, shell, cx| then(&mut shell.actor, output, cx)));
+}
+
+/// The actix actor around an [`Actor`].
+pub struct Shell<A: Actor> {
+    actor: A,
+    _entry: Entry,
+}
+
+impl<A: Actor> actix::Actor for Shell<A> {
+    type Context = actix::Context<Self>;
+
+    fn started(&mut self, cx: &mut Self::Context) {
+        self.actor.started(cx);
+    }
+}
+
+/// A message on its way, with the permit that let it in.
+struct Carried<M> {
+    slot: Arc<Mutex<Option<Parcel<M>>>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+enum Parcel<M> {
+    Message(M),
+    Panic(String),
+}
+
+impl<M: Send + 'static> actix::Message for Carried<M> {
+    type Result = ();
+}
+
+impl<A: Actor> actix::Handler<Carried<A::Message>> for Shell<A> {
+    type Result = ();
+
+    fn handle(&mut self, carried: Carried<A::Message>, cx: &mut Self::Context) {
+        let parcel = carried.slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match parcel {
+            Some(Parcel::Message(message)) => self.actor.handle(message, cx),
+            Some(Parcel::Panic(reason)) => std::panic::panic_any(reason),
+            None => {}
+        }
+    }
+}
+
+/// The queue of an actor is full, or the actor is gone for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TellError {
+    /// It does not keep up.
+    #[error("its queue of {QUEUE} messages is full")]
+    Full,
+    /// It has stopped.
+    #[error("it has stopped")]
+    Stopped,
+}
+
+/// No answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    /// It has stopped.
+    #[error("it has stopped")]
+    Stopped,
+    /// It failed while it handled the question.
+    #[error("it failed while it handled the question")]
+    Failed,
+}
+
+/// Answers one question; dropping it tells the asker that there is no answer.
+#[derive(Debug)]
+pub struct Reply<T>(oneshot::Sender<T>);
+
+impl<T> Reply<T> {
+    /// A reply and the future of its answer.
+    pub fn channel() -> (Self, oneshot::Receiver<T>) {
+        let (sender, receiver) = oneshot::channel();
+        (Reply(sender), receiver)
+    }
+
+    /// Answers. An asker that went away is no error.
+    pub fn send(self, answer: T) {
+        let _ = self.0.send(answer);
+    }
+}
+
+/// A stable address: stays valid while the actor behind it is rebuilt.
+pub struct Handle<M> {
+    queue: mpsc::Sender<Parcel<M>>,
+}
+
+impl<M> Clone for Handle<M> {
+    fn clone(&self) -> Self {
+        Handle { queue: self.queue.clone() }
+    }
+}
+
+impl<M> fmt::Debug for Handle<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Handle")
+    }
+}
+
+impl<M: Send + 'static> Handle<M> {
+    /// Puts a message into the queue if there is room.
+    ///
+    /// # Errors
+    /// No room, or no actor.
+    pub fn post(&self, message: M) -> Result<(), TellError> {
+        self.queue.try_send(Parcel::Message(message)).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => TellError::Full,
+            mpsc::error::TrySendError::Closed(_) => TellError::Stopped,
+        })
+    }
+
+    /// Puts a message into the queue once there is room: how back-pressure reaches whoever reads from a network.
+    ///
+    /// # Errors
+    /// No actor.
+    pub async fn tell(&self, message: M) -> Result<(), TellError> {
+        self.queue.send(Parcel::Message(message)).await.map_err(|_| TellError::Stopped)
+    }
+
+    /// Asks and waits for the answer.
+    ///
+    /// # Errors
+    /// No actor, or it failed over the question.
+    pub async fn ask<R: Send + 'static>(&self, question: impl FnOnce(Reply<R>) -> M) -> Result<R, AskError> {
+        let (reply, answer) = Reply::channel();
+        self.tell(question(reply)).await.map_err(|_| AskError::Stopped)?;
+        answer.await.map_err(|_| AskError::Failed)
+    }
+
+    /// Makes the actor panic when it comes to this message: a fault for tests and simulations.
+    ///
+    /// # Errors
+    /// No room, or no actor.
+    pub fn inject_panic(&self, reason: &str) -> Result<(), TellError> {
+        self.queue.try_send(Parcel::Panic(reason.to_owned())).map_err(|_| TellError::Full)
+    }
+
+    /// Messages that wait in the queue.
+    pub fn depth(&self) -> usize {
+        self.queue.max_capacity() - self.queue.capacity()
+    }
+}
+
+/// Starts an actor under supervision on the arbiter of `class`. `factory` builds it for each life; it gets the handle, so that an actor can
+/// give out its own address. The actor ends with its node.
+pub fn supervise<A: Actor>(
+    stage: &Stage,
+    class: Class,
+    key: impl Into<String>,
+    factory: impl Fn(&Handle<A::Message>) -> A + Send + 'static,
+) -> Handle<A::Message> {
+    let (queue, receiver) = mpsc::channel(QUEUE);
+    let handle = Handle { queue };
+    let (stage, key, own) = (stage.clone(), key.into(), handle.clone());
+    stage.env.clone().spawn(
+        class,
+        Box::new(move || {
+            let factory = Rc::new(move || factory(&own));
+            Box::pin(live(stage, key, factory, receiver))
+        }),
+    );
+    handle
+}
+
+/// Ends a task when dropped.
+#[derive(Debug)]
+pub struct AbortOnDrop<T>(pub tokio::task::JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn live<A: Actor>(stage: Stage, key: String, factory: Rc<impl Fn() -> A + 'static>, mut queue: mpsc::Receiver<Parcel<A::Message>>) {
+    let mut begun: VecDeque<Arc<Mutex<Option<Parcel<A::Message>>>>> = VecDeque::new();
+    let mut restarts: VecDeque<tombolo_core::time::Micros> = VecDeque::new();
+    let mut rng = stage.env.rng(&format!("supervise {} {key}", A::NAME));
+    loop {
+        let context = actix::Context::<Shell<A>>::new();
+        let address = actix::AsyncContext::address(&context);
+        let entry = stage.census.enter(A::NAME, &key);
+        let build = factory.clone();
+        let mut life = AbortOnDrop(tokio::task::spawn_local(async move {
+            let shell = Shell { actor: build(), _entry: entry };
+            context.into_future(shell).await;
+        }));
+        let permits = Arc::new(Semaphore::new(WINDOW));
+        begun.retain(|slot| slot.lock().unwrap_or_else(PoisonError::into_inner).is_some());
+        for slot in &begun {
+            let permit = permits.clone().try_acquire_owned().expect("at most WINDOW messages were begun");
+            address.do_send(Carried { slot: slot.clone(), _permit: permit });
+        }
+        let end = loop {
+            let next = async {
+                let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
+                (queue.recv().await, permit)
+            };
+            tokio::select! {
+                biased;
+                end = &mut life.0 => break end,
+                (parcel, permit) = next => {
+                    let Some(parcel) = parcel else { return };
+                    begun.retain(|slot| Arc::strong_count(slot) > 1);
+                    let slot = Arc::new(Mutex::new(Some(parcel)));
+                    begun.push_back(slot.clone());
+                    address.do_send(Carried { slot, _permit: permit });
+                }
+            }
+        };
+        let Err(error) = end else { return };
+        if !error.is_panic() {
+            return;
+        }
+        let reason = panic_text(error.into_panic().as_ref());
+        let now = stage.env.now();
+        restarts.push_back(now);
+        while restarts.front().is_some_and(|first| now.since(*first) > RESTART_SPAN) {
+            restarts.pop_front();
+        }
+        let count = restarts.len();
+        let (actor, key) = (A::NAME.to_owned(), key.clone());
+        stage.report(Event::ActorRestarted { actor, key, reason, restarts: u32::try_from(count).unwrap_or(u32::MAX) });
+        if count > RESTARTS_MAX {
+            return;
+        }
+        let backoff = BACKOFF_FIRST.saturating_mul(1 << (count - 1).min(16)).min(BACKOFF_MOST);
+        stage.env.sleep(backoff.mul_f64(0.5 + rng.next_f64())).await;
+    }
+}
+
+/// What a panic said.
+pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("a panic without a text").to_owned()
+}
+
+/// The actors alive now, by type: what the census test counts and `status` shows.
+#[derive(Clone, Default)]
+pub struct Census(Arc<Mutex<BTreeMap<(&'static str, String), usize>>>);
+
+impl Census {
+    fn enter(&self, name: &'static str, key: &str) -> Entry {
+        let id = (name, key.to_owned());
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(id.clone()).or_default() += 1;
+        Entry { census: self.clone(), id }
+    }
+
+    /// How many of each type.
+    pub fn counts(&self) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::new();
+        for ((name, _), count) in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            *counts.entry(*name).or_default() += count;
+        }
+        counts
+    }
+}
+
+struct Entry {
+    census: Census,
+    id: (&'static str, String),
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let mut census = self.census.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = census.get_mut(&self.id) {
+            *count -= 1;
+            if *count == 0 {
+                census.remove(&self.id);
+            }
+        }
+    }
+}
