@@ -22,7 +22,11 @@ pub struct Weigh {
 #[derive(Debug)]
 pub enum Message {
     /// Fix weights and clip factors.
-    Weigh(Round, Vec<Report>, Reply<Result<Vec<Weight>, AggregateError>>),
+    Weigh(
+        Round,
+        Vec<Report>,
+        Reply<Result<Vec<Weight>, AggregateError>>,
+    ),
     /// Have the last word on the mean. The slab is a handle; its elements stay where they are.
     Finish(SlabMut, Reply<Result<SlabMut, AggregateError>>),
 }
@@ -53,18 +57,29 @@ impl Actor for Aggregate {
 
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
         match (message, &mut self.rule) {
-            (Message::Weigh(_, reports, reply), Rule::Trait(rule)) => reply.send(aggregate::weigh(rule.as_mut(), &reports)),
+            (Message::Weigh(_, reports, reply), Rule::Trait(rule)) => {
+                reply.send(aggregate::weigh(rule.as_mut(), &reports))
+            }
             (Message::Weigh(round, reports, reply), Rule::Actor(recipient)) => {
-                let answer = recipient.send(Weigh { round, reports: reports.clone() });
+                let answer = recipient.send(Weigh {
+                    round,
+                    reports: reports.clone(),
+                });
                 later(cx, answer, move |_, answer, _| {
                     let checked = answer
-                        .map_err(|error| AggregateError::Rule(format!("the aggregation actor did not answer: {error}")))
+                        .map_err(|error| {
+                            AggregateError::Rule(format!(
+                                "the aggregation actor did not answer: {error}"
+                            ))
+                        })
                         .and_then(|answer| answer)
                         .and_then(|weights| aggregate::check(&reports, &weights).map(|()| weights));
                     reply.send(checked);
                 });
             }
-            (Message::Finish(mut mean, reply), Rule::Trait(rule)) => reply.send(rule.finish(&mut mean).map(|()| mean)),
+            (Message::Finish(mut mean, reply), Rule::Trait(rule)) => {
+                reply.send(rule.finish(&mut mean).map(|()| mean))
+            }
             (Message::Finish(mean, reply), Rule::Actor(_)) => reply.send(Ok(mean)),
         }
     }

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::env::{Files, Work};
@@ -53,7 +53,9 @@ pub enum CheckpointError {
         reason: String,
     },
     /// The state belongs to another run.
-    #[error("the state folder belongs to another configuration ({found:?}, this one is {expected:?}); give --state another folder")]
+    #[error(
+        "the state folder belongs to another configuration ({found:?}, this one is {expected:?}); give --state another folder"
+    )]
     OtherRun {
         /// Ours.
         expected: Hash,
@@ -128,7 +130,11 @@ pub enum Message {
     /// Write a state and its commit record.
     Commit(Layout, Box<State>, Reply<Result<(), CheckpointError>>),
     /// Record that a round ended without a commit.
-    Abort(RoundRecord, (u64, u64, u64), Reply<Result<(), CheckpointError>>),
+    Abort(
+        RoundRecord,
+        (u64, u64, u64),
+        Reply<Result<(), CheckpointError>>,
+    ),
     /// Note a contribution before it is acknowledged.
     Note(Contribution, Reply<Result<(), CheckpointError>>),
 }
@@ -152,21 +158,42 @@ impl Checkpoint {
     pub fn new(stage: Stage, configuration: Hash, pool: Pool) -> Self {
         let files = stage.env.files();
         let every = stage.plan.checkpoint.every;
-        Checkpoint { stage, store: Store { files, configuration, every, pool } }
+        Checkpoint {
+            stage,
+            store: Store {
+                files,
+                configuration,
+                every,
+                pool,
+            },
+        }
     }
 
-    fn run<R: Send + 'static>(&self, cx: &mut Cx<Self>, bytes: usize, reply: Reply<R>, job: impl FnOnce(&Store) -> R + Send + 'static) {
+    fn run<R: Send + 'static>(
+        &self,
+        cx: &mut Cx<Self>,
+        bytes: usize,
+        reply: Reply<R>,
+        job: impl FnOnce(&Store) -> R + Send + 'static,
+    ) {
         let store = self.store.clone();
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let task = move || {
             let _ = sender.send(job(&store));
         };
-        let done = self.stage.env.offload(Work::Bytes(bytes as u64), Box::new(task));
-        pause(cx, async move { (done.await, receiver.await) }, |_, (_, result), _| {
-            if let Ok(result) = result {
-                reply.send(result);
-            }
-        });
+        let done = self
+            .stage
+            .env
+            .offload(Work::Bytes(bytes as u64), Box::new(task));
+        pause(
+            cx,
+            async move { (done.await, receiver.await) },
+            |_, (_, result), _| {
+                if let Ok(result) = result {
+                    reply.send(result);
+                }
+            },
+        );
     }
 }
 
@@ -176,19 +203,30 @@ impl Actor for Checkpoint {
 
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
         match message {
-            Message::Load(layout, reply) => self.run(cx, layout.len() * 4, reply, move |store| store.load(&layout)),
+            Message::Load(layout, reply) => self.run(cx, layout.len() * 4, reply, move |store| {
+                store.load(&layout)
+            }),
             Message::Commit(layout, state, reply) => {
-                self.run(cx, layout.len() * 4, reply, move |store| store.commit(&layout, &state));
+                self.run(cx, layout.len() * 4, reply, move |store| {
+                    store.commit(&layout, &state)
+                });
             }
-            Message::Abort(record, tally, reply) => self.run(cx, 0, reply, move |store| store.end(record, tally, None)),
-            Message::Note(contribution, reply) => self.run(cx, 0, reply, move |store| store.note(&contribution)),
+            Message::Abort(record, tally, reply) => {
+                self.run(cx, 0, reply, move |store| store.end(record, tally, None))
+            }
+            Message::Note(contribution, reply) => {
+                self.run(cx, 0, reply, move |store| store.note(&contribution))
+            }
         }
     }
 }
 
 impl Store {
     fn load(&self, layout: &Layout) -> Result<Option<Loaded>, CheckpointError> {
-        let names = self.files.list("commits").map_err(|error| files_error("commits", &error))?;
+        let names = self
+            .files
+            .list("commits")
+            .map_err(|error| files_error("commits", &error))?;
         let mut last: Option<CommitRecord> = None;
         let mut stated: Option<CommitRecord> = None;
         let mut named = Vec::new();
@@ -200,7 +238,10 @@ impl Store {
                 return Err(CheckpointError::Damaged { path, reason });
             }
             if record.configuration != self.configuration {
-                return Err(CheckpointError::OtherRun { expected: self.configuration, found: record.configuration });
+                return Err(CheckpointError::OtherRun {
+                    expected: self.configuration,
+                    found: record.configuration,
+                });
             }
             named.extend(record.state.clone());
             if record.state.is_some() {
@@ -208,17 +249,33 @@ impl Store {
             }
             last = Some(record);
         }
-        for orphan in self.files.list("states").map_err(|error| files_error("states", &error))? {
+        for orphan in self
+            .files
+            .list("states")
+            .map_err(|error| files_error("states", &error))?
+        {
             if !named.contains(&orphan) {
                 let path = format!("states/{orphan}");
-                self.files.remove(&path).map_err(|error| files_error(&path, &error))?;
+                self.files
+                    .remove(&path)
+                    .map_err(|error| files_error(&path, &error))?;
             }
         }
         let Some(last) = last else { return Ok(None) };
         let Some(stated) = stated else {
-            return Ok(Some(Loaded { last, round: 0, accuracy: 0.0, loss: 0.0, model: None, outer: Vec::new() }));
+            return Ok(Some(Loaded {
+                last,
+                round: 0,
+                accuracy: 0.0,
+                loss: 0.0,
+                model: None,
+                outer: Vec::new(),
+            }));
         };
-        let folder = format!("states/{}", stated.state.as_deref().expect("filtered above"));
+        let folder = format!(
+            "states/{}",
+            stated.state.as_deref().expect("filtered above")
+        );
         let (model, outer) = self.read_state(&folder, layout)?;
         Ok(Some(Loaded {
             round: stated.record.round,
@@ -231,15 +288,28 @@ impl Store {
     }
 
     fn json<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, CheckpointError> {
-        let bytes = self.files.read(path).map_err(|error| files_error(path, &error))?;
-        serde_json::from_slice(&bytes).map_err(|error| CheckpointError::Damaged { path: path.into(), reason: error.to_string() })
+        let bytes = self
+            .files
+            .read(path)
+            .map_err(|error| files_error(path, &error))?;
+        serde_json::from_slice(&bytes).map_err(|error| CheckpointError::Damaged {
+            path: path.into(),
+            reason: error.to_string(),
+        })
     }
 
-    fn read_state(&self, folder: &str, layout: &Layout) -> Result<(Slab, Vec<(String, Vec<f32>)>), CheckpointError> {
+    fn read_state(
+        &self,
+        folder: &str,
+        layout: &Layout,
+    ) -> Result<(Slab, Vec<(String, Vec<f32>)>), CheckpointError> {
         let manifest: Manifest = self.json(&format!("{folder}/{MANIFEST}"))?;
         let verified = |name: &str| -> Result<Vec<u8>, CheckpointError> {
             let path = format!("{folder}/{name}");
-            let bytes = self.files.read(&path).map_err(|error| files_error(&path, &error))?;
+            let bytes = self
+                .files
+                .read(&path)
+                .map_err(|error| files_error(&path, &error))?;
             let (found, expected) = (Hash::of_bytes(&bytes), manifest.files.get(name));
             if expected != Some(&found) {
                 let reason = format!("its hash is {found:?}, the manifest says {expected:?}");
@@ -248,26 +318,48 @@ impl Store {
             Ok(bytes)
         };
         let bytes = verified(MODEL)?;
-        let damaged = |reason: String| CheckpointError::Damaged { path: format!("{folder}/{MODEL}"), reason };
-        let tensors = SafeTensors::deserialize(&bytes).map_err(|error| damaged(error.to_string()))?;
+        let damaged = |reason: String| CheckpointError::Damaged {
+            path: format!("{folder}/{MODEL}"),
+            reason,
+        };
+        let tensors =
+            SafeTensors::deserialize(&bytes).map_err(|error| damaged(error.to_string()))?;
         let mut model = self.pool.take(layout.len());
         for tensor in layout.tensors() {
-            let view = tensors.tensor(&tensor.name).map_err(|error| damaged(error.to_string()))?;
+            let view = tensors
+                .tensor(&tensor.name)
+                .map_err(|error| damaged(error.to_string()))?;
             if view.dtype() != Dtype::F32 || view.shape() != tensor.shape {
-                let reason = format!("tensor {:?} is {:?} {:?}, the model has F32 {:?}", tensor.name, view.dtype(), view.shape(), tensor.shape);
+                let reason = format!(
+                    "tensor {:?} is {:?} {:?}, the model has F32 {:?}",
+                    tensor.name,
+                    view.dtype(),
+                    view.shape(),
+                    tensor.shape
+                );
                 return Err(damaged(reason));
             }
-            decode_elements(view.data(), &mut model[tensor.offset..tensor.offset + tensor.len()]);
+            decode_elements(
+                view.data(),
+                &mut model[tensor.offset..tensor.offset + tensor.len()],
+            );
         }
         let mut outer = Vec::new();
         if manifest.files.contains_key(OUTER) {
             let bytes = verified(OUTER)?;
-            let damaged = |reason: String| CheckpointError::Damaged { path: format!("{folder}/{OUTER}"), reason };
-            let tensors = SafeTensors::deserialize(&bytes).map_err(|error| damaged(error.to_string()))?;
-            let mut names: Vec<String> = tensors.names().into_iter().map(ToOwned::to_owned).collect();
+            let damaged = |reason: String| CheckpointError::Damaged {
+                path: format!("{folder}/{OUTER}"),
+                reason,
+            };
+            let tensors =
+                SafeTensors::deserialize(&bytes).map_err(|error| damaged(error.to_string()))?;
+            let mut names: Vec<String> =
+                tensors.names().into_iter().map(ToOwned::to_owned).collect();
             names.sort();
             for name in names {
-                let view = tensors.tensor(&name).map_err(|error| damaged(error.to_string()))?;
+                let view = tensors
+                    .tensor(&name)
+                    .map_err(|error| damaged(error.to_string()))?;
                 let mut elements = vec![0.0; view.data().len() / 4];
                 decode_elements(view.data(), &mut elements);
                 outer.push((name, elements));
@@ -290,12 +382,25 @@ impl Store {
         self.retain(round)
     }
 
-    fn write_state(&self, layout: &Layout, state: &State, temporary: &str, folder: &str) -> Result<(), CheckpointError> {
-        self.files.remove(temporary).map_err(|error| files_error(temporary, &error))?;
+    fn write_state(
+        &self,
+        layout: &Layout,
+        state: &State,
+        temporary: &str,
+        folder: &str,
+    ) -> Result<(), CheckpointError> {
+        self.files
+            .remove(temporary)
+            .map_err(|error| files_error(temporary, &error))?;
         // Left behind by a crash before the record: the same bytes, or of no worth.
-        self.files.remove(folder).map_err(|error| files_error(folder, &error))?;
+        self.files
+            .remove(folder)
+            .map_err(|error| files_error(folder, &error))?;
         let mut files = BTreeMap::new();
-        let mut write = |name: &str, tensors: Vec<(String, TensorInfo)>, parts: &[&[u8]]| -> Result<(), CheckpointError> {
+        let mut write = |name: &str,
+                         tensors: Vec<(String, TensorInfo)>,
+                         parts: &[&[u8]]|
+         -> Result<(), CheckpointError> {
             let header = safetensors_header(tensors)?;
             let mut all: Vec<&[u8]> = vec![&header];
             all.extend(parts);
@@ -305,14 +410,21 @@ impl Store {
             });
             files.insert(name.to_owned(), Hash(*hasher.finalize().as_bytes()));
             let path = format!("{temporary}/{name}");
-            self.files.replace(&path, &all).map_err(|error| files_error(&path, &error))
+            self.files
+                .replace(&path, &all)
+                .map_err(|error| files_error(&path, &error))
         };
         let info = |shape: &[usize], begin: usize, len: usize| TensorInfo {
             dtype: Dtype::F32,
             shape: shape.to_vec(),
             data_offsets: (begin * 4, (begin + len) * 4),
         };
-        let tensors = layout.tensors().iter().map(|tensor| (tensor.name.clone(), info(&tensor.shape, tensor.offset, tensor.len())));
+        let tensors = layout.tensors().iter().map(|tensor| {
+            (
+                tensor.name.clone(),
+                info(&tensor.shape, tensor.offset, tensor.len()),
+            )
+        });
         write(MODEL, tensors.collect(), &[state.model.as_ref()])?;
         if !state.outer.is_empty() {
             let mut begin = 0;
@@ -321,37 +433,74 @@ impl Store {
                 tensors.push((name.clone(), info(&[elements.len()], begin, elements.len())));
                 begin += elements.len();
             }
-            let parts: Vec<&[u8]> = state.outer.iter().map(|(_, elements)| bytes_of(elements)).collect();
+            let parts: Vec<&[u8]> = state
+                .outer
+                .iter()
+                .map(|(_, elements)| bytes_of(elements))
+                .collect();
             write(OUTER, tensors, &parts)?;
         }
-        let manifest = Manifest { format: FORMAT, round: state.record.round, model: state.record.model_hash, files };
+        let manifest = Manifest {
+            format: FORMAT,
+            round: state.record.round,
+            model: state.record.model_hash,
+            files,
+        };
         let path = format!("{temporary}/{MANIFEST}");
         let bytes = serde_json::to_vec_pretty(&manifest).expect("a manifest is plain data");
-        self.files.replace(&path, &[&bytes]).map_err(|error| files_error(&path, &error))?;
-        self.files.rename(temporary, folder).map_err(|error| files_error(folder, &error))
+        self.files
+            .replace(&path, &[&bytes])
+            .map_err(|error| files_error(&path, &error))?;
+        self.files
+            .rename(temporary, folder)
+            .map_err(|error| files_error(folder, &error))
     }
 
-    fn end(&self, record: RoundRecord, tally: (u64, u64, u64), state: Option<String>) -> Result<(), CheckpointError> {
+    fn end(
+        &self,
+        record: RoundRecord,
+        tally: (u64, u64, u64),
+        state: Option<String>,
+    ) -> Result<(), CheckpointError> {
         let round = record.round;
         let path = format!("commits/{round:06}.json");
-        let commit = CommitRecord { format: FORMAT, configuration: self.configuration, record, state, tally };
+        let commit = CommitRecord {
+            format: FORMAT,
+            configuration: self.configuration,
+            record,
+            state,
+            tally,
+        };
         let bytes = serde_json::to_vec_pretty(&commit).expect("a record is plain data");
         match self.files.create(&path, &bytes) {
             Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(CheckpointError::Taken(round)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(CheckpointError::Taken(round));
+            }
             Err(error) => return Err(files_error(&path, &error)),
         }
         let notes = format!("notes/{round:06}.jsonl");
-        self.files.remove(&notes).map_err(|error| files_error(&notes, &error))
+        self.files
+            .remove(&notes)
+            .map_err(|error| files_error(&notes, &error))
     }
 
     /// Removes states that are not to be kept: all but the newest and every `every`th.
     fn retain(&self, newest: Round) -> Result<(), CheckpointError> {
-        for name in self.files.list("states").map_err(|error| files_error("states", &error))? {
-            let round = name.split('-').next().and_then(|number| number.parse::<Round>().ok());
+        for name in self
+            .files
+            .list("states")
+            .map_err(|error| files_error("states", &error))?
+        {
+            let round = name
+                .split('-')
+                .next()
+                .and_then(|number| number.parse::<Round>().ok());
             if round.is_some_and(|round| round != newest && !round.is_multiple_of(self.every)) {
                 let path = format!("states/{name}");
-                self.files.remove(&path).map_err(|error| files_error(&path, &error))?;
+                self.files
+                    .remove(&path)
+                    .map_err(|error| files_error(&path, &error))?;
             }
         }
         Ok(())
@@ -378,7 +527,9 @@ impl Store {
         };
         let mut line = serde_json::to_vec(&note).expect("a note is plain data");
         line.push(b'\n');
-        self.files.append(&path, &line).map_err(|error| files_error(&path, &error))
+        self.files
+            .append(&path, &line)
+            .map_err(|error| files_error(&path, &error))
     }
 }
 
@@ -390,7 +541,10 @@ fn decode_elements(bytes: &[u8], into: &mut [f32]) {
 
 /// The head of a safetensors file whose tensors follow in the order given.
 fn safetensors_header(tensors: Vec<(String, TensorInfo)>) -> Result<Vec<u8>, CheckpointError> {
-    let invalid = |reason: String| CheckpointError::Damaged { path: MODEL.into(), reason };
+    let invalid = |reason: String| CheckpointError::Damaged {
+        path: MODEL.into(),
+        reason,
+    };
     let metadata = Metadata::new(None, tensors).map_err(|error| invalid(error.to_string()))?;
     let mut json = serde_json::to_vec(&metadata).map_err(|error| invalid(error.to_string()))?;
     // The format wants the data aligned.
@@ -401,5 +555,8 @@ fn safetensors_header(tensors: Vec<(String, TensorInfo)>) -> Result<Vec<u8>, Che
 }
 
 fn files_error(path: &str, error: &io::Error) -> CheckpointError {
-    CheckpointError::Files { path: path.to_owned(), reason: error.to_string() }
+    CheckpointError::Files {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    }
 }

@@ -12,7 +12,8 @@ use tombolo_core::gateway::Gather;
 use tombolo_core::ids::NodeId;
 use tombolo_core::tensor::{Hash, bytes_of};
 use tombolo_core::wire::{
-    CHUNK_ELEMENTS, Fold, Folded, Measure, Measured, ModelRef, REGION_HEADER_BYTES, RegionHeader, RegionRef, SliceMeasure,
+    CHUNK_ELEMENTS, Fold, Folded, Measure, Measured, ModelRef, REGION_HEADER_BYTES, RegionHeader,
+    RegionRef, SliceMeasure,
 };
 use tombolo_fabric::Region;
 
@@ -52,11 +53,24 @@ struct Bench {
 impl Collective {
     /// A rank of a domain of `ranks` nodes, for models of `elements`.
     pub fn new(stage: Stage, elements: usize, ranks: usize, fabric: Fabric, pool: Pool) -> Self {
-        Collective { stage, elements, ranks, fabric, pool, bench: None }
+        Collective {
+            stage,
+            elements,
+            ranks,
+            fabric,
+            pool,
+            bench: None,
+        }
     }
 
     /// Runs `job` off the arbiter; meanwhile this actor takes nothing else.
-    fn run<R: Send + 'static>(&mut self, cx: &mut Cx<Self>, bytes: usize, reply: Reply<R>, job: impl FnOnce(&mut Bench) -> R + Send + 'static) {
+    fn run<R: Send + 'static>(
+        &mut self,
+        cx: &mut Cx<Self>,
+        bytes: usize,
+        reply: Reply<R>,
+        job: impl FnOnce(&mut Bench) -> R + Send + 'static,
+    ) {
         let mut bench = self.bench.take().unwrap_or_else(|| Bench {
             node: self.stage.node.clone(),
             fabric: self.fabric.clone(),
@@ -70,19 +84,30 @@ impl Collective {
             let result = job(&mut bench);
             let _ = sender.send((bench, result));
         };
-        let done = self.stage.env.offload(Work::Bytes(bytes as u64), Box::new(task));
+        let done = self
+            .stage
+            .env
+            .offload(Work::Bytes(bytes as u64), Box::new(task));
         // If the work panicked the reply is dropped, which tells the asker, and the next job gets a new bench.
-        pause(cx, async move { (done.await, receiver.await) }, |collective, (_, result), _| {
-            if let Ok((bench, result)) = result {
-                collective.bench = Some(bench);
-                reply.send(result);
-            }
-        });
+        pause(
+            cx,
+            async move { (done.await, receiver.await) },
+            |collective, (_, result), _| {
+                if let Ok((bench, result)) = result {
+                    collective.bench = Some(bench);
+                    reply.send(result);
+                }
+            },
+        );
     }
 
     fn bytes_of_slices(&self, slices: &[u32]) -> usize {
         let ranges = fold::slices(self.elements, self.ranks);
-        slices.iter().filter_map(|slice| ranges.get(*slice as usize)).map(|range| range.len() * 4).sum()
+        slices
+            .iter()
+            .filter_map(|slice| ranges.get(*slice as usize))
+            .map(|range| range.len() * 4)
+            .sum()
     }
 }
 
@@ -116,11 +141,20 @@ impl Bench {
 
     fn measure(&mut self, measure: Measure) -> Measured {
         let result = self.measures(&measure);
-        Measured { round: measure.round, node: measure.node, key: measure.region.key, result }
+        Measured {
+            round: measure.round,
+            node: measure.node,
+            key: measure.region.key,
+            result,
+        }
     }
 
     fn measures(&mut self, measure: &Measure) -> Result<Vec<SliceMeasure>, String> {
-        let header = RegionHeader { epoch: measure.epoch, round: measure.round, attempt: 0 };
+        let header = RegionHeader {
+            epoch: measure.epoch,
+            round: measure.round,
+            attempt: 0,
+        };
         self.readers.expect(&measure.region, header)?;
         let mut measures = Vec::with_capacity(measure.slices.len());
         for &slice in &measure.slices {
@@ -128,31 +162,55 @@ impl Bench {
             let mut hasher = blake3::Hasher::new();
             let mut squares = fold::Squares::default();
             for piece in pieces(range) {
-                let bytes = self.readers.read(&measure.region, piece.start * 4, piece.len() * 4)?;
+                let bytes = self
+                    .readers
+                    .read(&measure.region, piece.start * 4, piece.len() * 4)?;
                 hasher.update(bytes);
                 squares.add_bytes(bytes);
             }
-            let squares = if squares.is_finite() { squares.sum() } else { f64::NAN };
-            measures.push(SliceMeasure { slice, squares, checksum: Hash(*hasher.finalize().as_bytes()) });
+            let squares = if squares.is_finite() {
+                squares.sum()
+            } else {
+                f64::NAN
+            };
+            measures.push(SliceMeasure {
+                slice,
+                squares,
+                checksum: Hash(*hasher.finalize().as_bytes()),
+            });
         }
         Ok(measures)
     }
 
     fn fold(&mut self, fold: Fold) -> Folded {
         let result = self.folds(&fold);
-        Folded { round: fold.round, attempt: fold.attempt, slices: fold.slices, result }
+        Folded {
+            round: fold.round,
+            attempt: fold.attempt,
+            slices: fold.slices,
+            result,
+        }
     }
 
     fn folds(&mut self, fold: &Fold) -> Result<RegionRef, (NodeId, String)> {
         let own = self.node.clone();
-        let header = RegionHeader { epoch: fold.epoch, round: fold.round, attempt: 0 };
+        let header = RegionHeader {
+            epoch: fold.epoch,
+            round: fold.round,
+            attempt: 0,
+        };
         for term in &fold.terms {
-            self.readers.expect(&term.region, header).map_err(|reason| (term.node.clone(), reason))?;
+            self.readers
+                .expect(&term.region, header)
+                .map_err(|reason| (term.node.clone(), reason))?;
         }
         let elements = self.slices.last().map_or(0, |last| last.end);
         let mut output = match self.output.take() {
             Some(output) => output,
-            None => self.fabric.allocate(REGION_HEADER_BYTES + elements * 4).map_err(|reason| (own.clone(), reason))?,
+            None => self
+                .fabric
+                .allocate(REGION_HEADER_BYTES + elements * 4)
+                .map_err(|reason| (own.clone(), reason))?,
         };
         let result = self.fold_into(&mut output, fold);
         let region = region_ref(&own, &output);
@@ -162,16 +220,27 @@ impl Bench {
 
     fn fold_into(&mut self, output: &mut Region, fold: &Fold) -> Result<(), (NodeId, String)> {
         let own = self.node.clone();
-        write_header(output, RegionHeader { epoch: fold.epoch, round: fold.round, attempt: fold.attempt });
+        write_header(
+            output,
+            RegionHeader {
+                epoch: fold.epoch,
+                round: fold.round,
+                attempt: fold.attempt,
+            },
+        );
         let mut elements = output.f32s_mut();
         let elements = &mut elements[REGION_HEADER_BYTES / 4..];
         for &slice in &fold.slices {
             let range = self.range(slice).map_err(|reason| (own.clone(), reason))?;
-            let mut hashers: Vec<blake3::Hasher> = fold.terms.iter().map(|_| blake3::Hasher::new()).collect();
+            let mut hashers: Vec<blake3::Hasher> =
+                fold.terms.iter().map(|_| blake3::Hasher::new()).collect();
             for piece in pieces(range) {
                 for (index, (term, hasher)) in fold.terms.iter().zip(&mut hashers).enumerate() {
                     let blame = |reason| (term.node.clone(), reason);
-                    let bytes = self.readers.read(&term.region, piece.start * 4, piece.len() * 4).map_err(blame)?;
+                    let bytes = self
+                        .readers
+                        .read(&term.region, piece.start * 4, piece.len() * 4)
+                        .map_err(blame)?;
                     hasher.update(bytes);
                     let target = &mut elements[piece.clone()];
                     let update = bytemuck::cast_slice(bytes);
@@ -195,15 +264,23 @@ impl Bench {
     fn gather(&mut self, gather: &Gather) -> Gathered {
         let elements = self.slices.last().map_or(0, |last| last.end);
         let mut sum = self.pool.take(elements);
-        let header = RegionHeader { epoch: gather.epoch, round: gather.round, attempt: gather.attempt };
+        let header = RegionHeader {
+            epoch: gather.epoch,
+            round: gather.round,
+            attempt: gather.attempt,
+        };
         for (slice, region) in &gather.parts {
             let blame = |reason| (region.owner.clone(), reason);
             self.readers.expect(region, header).map_err(blame)?;
             for piece in pieces(self.range(*slice).map_err(blame)?) {
-                let bytes = self.readers.read(region, piece.start * 4, piece.len() * 4).map_err(blame)?;
+                let bytes = self
+                    .readers
+                    .read(region, piece.start * 4, piece.len() * 4)
+                    .map_err(blame)?;
                 let target = &mut sum[piece];
                 target.copy_from_slice(bytemuck::cast_slice(bytes));
-                fold::scale_power(target, -gather.exponent).map_err(|error| blame(error.to_string()))?;
+                fold::scale_power(target, -gather.exponent)
+                    .map_err(|error| blame(error.to_string()))?;
             }
         }
         let hashes = sum.chunks(CHUNK_ELEMENTS).map(Hash::of).collect();
@@ -214,7 +291,10 @@ impl Bench {
 /// A range in pieces of one READ.
 fn pieces(range: std::ops::Range<usize>) -> impl Iterator<Item = std::ops::Range<usize>> {
     let step = READ_BYTES / 4;
-    range.clone().step_by(step).map(move |start| start..(start + step).min(range.end))
+    range
+        .clone()
+        .step_by(step)
+        .map(move |start| start..(start + step).min(range.end))
 }
 
 /// Writes what the region holds in front of it.
@@ -225,7 +305,11 @@ pub fn write_header(region: &mut Region, header: RegionHeader) {
 /// What peers need to READ a region.
 pub fn region_ref(owner: &NodeId, region: &Region) -> RegionRef {
     let remote = region.remote();
-    RegionRef { owner: owner.clone(), key: remote.key, len: remote.len }
+    RegionRef {
+        owner: owner.clone(),
+        key: remote.key,
+        len: remote.len,
+    }
 }
 
 /// READs a model and verifies its hash. Blocks.
@@ -235,16 +319,29 @@ pub fn region_ref(owner: &NodeId, region: &Region) -> RegionRef {
 pub fn read_model(readers: &mut Readers, model: &ModelRef, into: &mut [f32]) -> Result<(), String> {
     let expected = (REGION_HEADER_BYTES + into.len() * 4) as u64;
     if model.region.len != expected {
-        return Err(format!("the model of {} has {} bytes, expected {expected}", model.region.owner, model.region.len));
+        return Err(format!(
+            "the model of {} has {} bytes, expected {expected}",
+            model.region.owner, model.region.len
+        ));
     }
-    readers.expect(&model.region, RegionHeader { epoch: 0, round: model.round, attempt: 0 })?;
+    readers.expect(
+        &model.region,
+        RegionHeader {
+            epoch: 0,
+            round: model.round,
+            attempt: 0,
+        },
+    )?;
     for piece in pieces(0..into.len()) {
         let bytes = readers.read(&model.region, piece.start * 4, piece.len() * 4)?;
         into[piece].copy_from_slice(bytemuck::cast_slice(bytes));
     }
     let found = Hash(*blake3::hash(bytes_of(into)).as_bytes());
     if found != model.hash {
-        return Err(format!("the model of round {} at {} has hash {found:?}, expected {:?}", model.round, model.region.owner, model.hash));
+        return Err(format!(
+            "the model of round {} at {} has hash {found:?}, expected {:?}",
+            model.round, model.region.owner, model.hash
+        ));
     }
     Ok(())
 }

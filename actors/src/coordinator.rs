@@ -97,7 +97,8 @@ struct Computed {
 impl Coordinator {
     /// A coordinator that first loads what was committed.
     pub fn new(setup: Setup, own: Handle<Message>) -> Self {
-        let machine = machine::Coordinator::new(setup.stage.plan.as_ref().clone(), setup.layout.clone());
+        let machine =
+            machine::Coordinator::new(setup.stage.plan.as_ref().clone(), setup.layout.clone());
         Coordinator {
             setup,
             own,
@@ -136,21 +137,40 @@ impl Coordinator {
                 }
             });
         }
-        let progress = self.machine.progress().map_or_else(String::new, |(round, have, asked, deadline)| {
-            let left = deadline.since(self.setup.stage.env.now());
-            format!("round {round}: {have} of {asked} reports, {:.0} s left", left.as_secs_f64())
-        });
-        *self.setup.progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = progress;
+        let progress =
+            self.machine
+                .progress()
+                .map_or_else(String::new, |(round, have, asked, deadline)| {
+                    let left = deadline.since(self.setup.stage.env.now());
+                    format!(
+                        "round {round}: {have} of {asked} reports, {:.0} s left",
+                        left.as_secs_f64()
+                    )
+                });
+        *self
+            .setup
+            .progress
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = progress;
     }
 
     fn gateway(&self, domain: &DomainId) -> Option<NodeId> {
-        self.setup.stage.plan.domain(domain).map(|domain| domain.gateway().clone())
+        self.setup
+            .stage
+            .plan
+            .domain(domain)
+            .map(|domain| domain.gateway().clone())
     }
 
     fn tell(&self, domain: &DomainId, control: Control) {
-        let Some(gateway) = self.gateway(domain) else { return };
+        let Some(gateway) = self.gateway(domain) else {
+            return;
+        };
         if gateway == self.setup.stage.node {
-            let _ = self.setup.node.post(node::Message::Inbound(gateway, control));
+            let _ = self
+                .setup
+                .node
+                .post(node::Message::Inbound(gateway, control));
         } else if let Some(link) = self.setup.links.get(&gateway) {
             let _ = link.post(link::Message::Send(control));
         }
@@ -164,7 +184,10 @@ impl Coordinator {
                 let answer = async move {
                     for _ in 0..ASKS_MAX {
                         let reports = reports.clone();
-                        if let Ok(answer) = aggregate.ask(|reply| aggregate::Message::Weigh(round, reports, reply)).await {
+                        if let Ok(answer) = aggregate
+                            .ask(|reply| aggregate::Message::Weigh(round, reports, reply))
+                            .await
+                        {
                             return answer.map_err(|error| error.to_string());
                         }
                     }
@@ -180,11 +203,16 @@ impl Coordinator {
             Effect::Record(mut record) => {
                 self.complete(&mut record);
                 self.tally.2 += 1;
-                let (checkpoint, tally, written) = (self.setup.checkpoint.clone(), self.tally, record.clone());
+                let (checkpoint, tally, written) =
+                    (self.setup.checkpoint.clone(), self.tally, record.clone());
                 self.setup.stage.report(Event::Round(*record));
                 later(
                     cx,
-                    async move { checkpoint.ask(|reply| checkpoint::Message::Abort(*written, tally, reply)).await },
+                    async move {
+                        checkpoint
+                            .ask(|reply| checkpoint::Message::Abort(*written, tally, reply))
+                            .await
+                    },
                     |_, result, _| {
                         if let Ok(Err(error)) = result {
                             tracing::error!(%error, "an aborted round could not be recorded");
@@ -197,19 +225,29 @@ impl Coordinator {
     }
 
     fn note(&self, cx: &mut Cx<Self>, contribution: Contribution) {
-        let (round, domain, attempt) = (contribution.round, contribution.domain.clone(), contribution.attempt);
+        let (round, domain, attempt) = (
+            contribution.round,
+            contribution.domain.clone(),
+            contribution.attempt,
+        );
         let checkpoint = self.setup.checkpoint.clone();
         let noted = async move {
             for _ in 0..ASKS_MAX {
                 let contribution = contribution.clone();
-                if let Ok(answer) = checkpoint.ask(|reply| checkpoint::Message::Note(contribution, reply)).await {
+                if let Ok(answer) = checkpoint
+                    .ask(|reply| checkpoint::Message::Note(contribution, reply))
+                    .await
+                {
                     return answer.map_err(|error| error.to_string());
                 }
             }
             Err("the checkpoint actor failed each time it was asked".to_owned())
         };
         later(cx, noted, move |coordinator, result, cx| {
-            coordinator.step(cx, Some(machine::Message::Noted(round, domain, attempt, result)));
+            coordinator.step(
+                cx,
+                Some(machine::Message::Noted(round, domain, attempt, result)),
+            );
         });
     }
 
@@ -218,7 +256,10 @@ impl Coordinator {
         let mut sources = Vec::new();
         for contribution in contributions {
             let gateway = self.gateway(&contribution.domain);
-            let link = gateway.as_ref().and_then(|gateway| self.setup.links.get(gateway)).cloned();
+            let link = gateway
+                .as_ref()
+                .and_then(|gateway| self.setup.links.get(gateway))
+                .cloned();
             sources.push((contribution, link));
         }
         let (setup, own) = (self.setup.clone(), self.own.clone());
@@ -230,7 +271,11 @@ impl Coordinator {
             if let Some(mean) = mean {
                 let _ = own.tell(Message::Mean(round, start, Box::new(mean))).await;
             } else {
-                let _ = own.tell(Message::Machine(machine::Message::Folded(round, start, result))).await;
+                let _ = own
+                    .tell(Message::Machine(machine::Message::Folded(
+                        round, start, result,
+                    )))
+                    .await;
             }
         });
         self.fold = Some(AbortOnDrop(task));
@@ -238,7 +283,9 @@ impl Coordinator {
 
     fn commit(&mut self, cx: &mut Cx<Self>, mut record: RoundRecord) {
         let round = record.round;
-        let (Some((_, _, mean)), Some(bench), Some(model)) = (self.mean.take(), self.bench.take(), self.model.clone()) else {
+        let (Some((_, _, mean)), Some(bench), Some(model)) =
+            (self.mean.take(), self.bench.take(), self.model.clone())
+        else {
             let reason = "the mean of the round is gone".to_owned();
             return self.step(cx, Some(machine::Message::Committed(round, Err(reason))));
         };
@@ -250,21 +297,34 @@ impl Coordinator {
         }
         let work = async move {
             let question = |reply| aggregate::Message::Finish(mean, reply);
-            let mean = setup.aggregate.ask(question).await.map_err(|error| format!("the aggregator: {error}"))?;
+            let mean = setup
+                .aggregate
+                .ask(question)
+                .await
+                .map_err(|error| format!("the aggregator: {error}"))?;
             let mean = mean.map_err(|error| error.to_string())?;
             let (sender, receiver) = tokio::sync::oneshot::channel();
             let pool = setup.pool.clone();
             let task = move || {
                 let _ = sender.send(compute(bench, mean, &model, &pool));
             };
-            let done = setup.stage.env.offload(Work::Bytes(setup.layout.len() as u64 * 16), Box::new(task)).await;
+            let done = setup
+                .stage
+                .env
+                .offload(Work::Bytes(setup.layout.len() as u64 * 16), Box::new(task))
+                .await;
             done.map_err(|panicked| panicked.to_string())?;
-            receiver.await.map_err(|_| "the outer step was given up".to_owned())?
+            receiver
+                .await
+                .map_err(|_| "the outer step was given up".to_owned())?
         };
         later(cx, work, move |coordinator, computed, cx| {
             let computed = match computed {
                 Ok(computed) => computed,
-                Err(reason) => return coordinator.step(cx, Some(machine::Message::Committed(round, Err(reason)))),
+                Err(reason) => {
+                    return coordinator
+                        .step(cx, Some(machine::Message::Committed(round, Err(reason))));
+                }
             };
             coordinator.complete(&mut record);
             record.accuracy = computed.outcome.accuracy;
@@ -275,16 +335,44 @@ impl Coordinator {
         });
     }
 
-    fn store(&mut self, cx: &mut Cx<Self>, record: RoundRecord, tally: (u64, u64, u64), computed: Computed) {
-        let Computed { bench, step, next, outcome, .. } = computed;
-        let outer = bench.outer.state().into_iter().map(|(name, elements)| (name.to_owned(), elements.to_vec())).collect();
-        let state = Box::new(State { record: record.clone(), tally, model: next.clone(), outer });
+    fn store(
+        &mut self,
+        cx: &mut Cx<Self>,
+        record: RoundRecord,
+        tally: (u64, u64, u64),
+        computed: Computed,
+    ) {
+        let Computed {
+            bench,
+            step,
+            next,
+            outcome,
+            ..
+        } = computed;
+        let outer = bench
+            .outer
+            .state()
+            .into_iter()
+            .map(|(name, elements)| (name.to_owned(), elements.to_vec()))
+            .collect();
+        let state = Box::new(State {
+            record: record.clone(),
+            tally,
+            model: next.clone(),
+            outer,
+        });
         let (checkpoint, layout) = (self.setup.checkpoint.clone(), self.setup.layout.clone());
-        let stored = async move { checkpoint.ask(|reply| checkpoint::Message::Commit(layout, state, reply)).await };
+        let stored = async move {
+            checkpoint
+                .ask(|reply| checkpoint::Message::Commit(layout, state, reply))
+                .await
+        };
         later(cx, stored, move |coordinator, stored, cx| {
             let round = record.round;
             coordinator.bench = Some(bench);
-            let result = stored.map_err(|error| error.to_string()).and_then(|stored| stored.map_err(|error| error.to_string()));
+            let result = stored
+                .map_err(|error| error.to_string())
+                .and_then(|stored| stored.map_err(|error| error.to_string()));
             if let Err(reason) = result {
                 return coordinator.step(cx, Some(machine::Message::Committed(round, Err(reason))));
             }
@@ -304,7 +392,11 @@ impl Coordinator {
 
     /// Fills in what only this node knows: traffic over the WAN since the last round, and the norm of a model that did not change.
     fn complete(&mut self, record: &mut RoundRecord) {
-        let sums = self.setup.wires.iter().filter(|(peer, _)| peer.domain() != self.setup.stage.node.domain());
+        let sums = self
+            .setup
+            .wires
+            .iter()
+            .filter(|(peer, _)| peer.domain() != self.setup.stage.node.domain());
         let now = sums.fold((0, 0), |sum, (_, wire)| {
             let (sent, received) = wire.traffic();
             (sum.0 + sent, sum.1 + received)
@@ -321,7 +413,10 @@ impl Coordinator {
         let loaded = async move {
             for _ in 0..ASKS_MAX {
                 let layout = layout.clone();
-                if let Ok(loaded) = checkpoint.ask(|reply| checkpoint::Message::Load(layout, reply)).await {
+                if let Ok(loaded) = checkpoint
+                    .ask(|reply| checkpoint::Message::Load(layout, reply))
+                    .await
+                {
                     return loaded.map_err(|error| error.to_string());
                 }
             }
@@ -339,34 +434,53 @@ impl Coordinator {
         let task = move || {
             let _ = sender.send(start(&setup, loaded));
         };
-        let done = self.setup.stage.env.offload(Work::Bytes(self.setup.layout.len() as u64 * 4), Box::new(task));
-        later(cx, async move { (done.await, receiver.await) }, |coordinator, (done, ready), cx| {
-            let ready = ready.unwrap_or_else(|_| Err(done.err().map_or_else(String::new, |panicked| panicked.to_string())));
-            let (bench, model, committed) = match ready {
-                Ok(ready) => ready,
-                Err(reason) => return coordinator.fail(reason),
-            };
-            coordinator.tally = committed.tally;
-            coordinator.setup.shelf.put(Object::Model(committed.round), model.bytes());
-            coordinator.bench = Some(bench);
-            coordinator.model = Some(model);
-            coordinator.step(cx, Some(machine::Message::Start(committed)));
-            let _ = coordinator.setup.node.post(node::Message::CoordinatorStarted);
-        });
+        let done = self.setup.stage.env.offload(
+            Work::Bytes(self.setup.layout.len() as u64 * 4),
+            Box::new(task),
+        );
+        later(
+            cx,
+            async move { (done.await, receiver.await) },
+            |coordinator, (done, ready), cx| {
+                let ready = ready.unwrap_or_else(|_| {
+                    Err(done
+                        .err()
+                        .map_or_else(String::new, |panicked| panicked.to_string()))
+                });
+                let (bench, model, committed) = match ready {
+                    Ok(ready) => ready,
+                    Err(reason) => return coordinator.fail(reason),
+                };
+                coordinator.tally = committed.tally;
+                coordinator
+                    .setup
+                    .shelf
+                    .put(Object::Model(committed.round), model.bytes());
+                coordinator.bench = Some(bench);
+                coordinator.model = Some(model);
+                coordinator.step(cx, Some(machine::Message::Start(committed)));
+                let _ = coordinator
+                    .setup
+                    .node
+                    .post(node::Message::CoordinatorStarted);
+            },
+        );
     }
 
     fn fail(&self, reason: String) {
-        self.setup.stage.report(Event::Finished(tombolo_core::event::Finished {
-            rounds: 0,
-            committed: 0,
-            degraded: 0,
-            aborted: 0,
-            accuracy: 0.0,
-            loss: 0.0,
-            model_hash: Hash::default(),
-            reason,
-            wall_s: 0.0,
-        }));
+        self.setup
+            .stage
+            .report(Event::Finished(tombolo_core::event::Finished {
+                rounds: 0,
+                committed: 0,
+                degraded: 0,
+                aborted: 0,
+                accuracy: 0.0,
+                loss: 0.0,
+                model_hash: Hash::default(),
+                reason,
+                wall_s: 0.0,
+            }));
     }
 }
 
@@ -394,10 +508,21 @@ fn start(setup: &Setup, loaded: Option<Loaded>) -> Result<(Bench, Slab, Committe
     let plan = &setup.stage.plan;
     let mut trainer = (setup.trainer)(&setup.stage.node)?;
     let mut outer = outer::build(&plan.outer, setup.layout.len());
-    let mut committed = Committed { ended: 0, round: 0, hash: Hash::default(), tally: (0, 0, 0), accuracy: 0.0, loss: 0.0 };
+    let mut committed = Committed {
+        ended: 0,
+        round: 0,
+        hash: Hash::default(),
+        tally: (0, 0, 0),
+        accuracy: 0.0,
+        loss: 0.0,
+    };
     let mut stored = None;
     if let Some(loaded) = loaded {
-        let state: Vec<(&str, &[f32])> = loaded.outer.iter().map(|(name, elements)| (name.as_str(), elements.as_slice())).collect();
+        let state: Vec<(&str, &[f32])> = loaded
+            .outer
+            .iter()
+            .map(|(name, elements)| (name.as_str(), elements.as_slice()))
+            .collect();
         if loaded.model.is_some() {
             outer.restore(&state).map_err(|error| error.to_string())?;
         }
@@ -412,7 +537,9 @@ fn start(setup: &Setup, loaded: Option<Loaded>) -> Result<(Bench, Slab, Committe
         Some(model) => model,
         None => {
             let mut initial = setup.pool.take(setup.layout.len());
-            trainer.initialize(plan.seed, &mut initial).map_err(|error| error.to_string())?;
+            trainer
+                .initialize(plan.seed, &mut initial)
+                .map_err(|error| error.to_string())?;
             initial.freeze()
         }
     };
@@ -421,23 +548,50 @@ fn start(setup: &Setup, loaded: Option<Loaded>) -> Result<(Bench, Slab, Committe
 }
 
 /// The outer step on the mean, and everything that is said of its result. Blocks.
-fn compute(mut bench: Bench, mut mean: SlabMut, model: &Slab, pool: &Pool) -> Result<Computed, String> {
-    bench.outer.step(0, &mut mean).map_err(|error| error.to_string())?;
+fn compute(
+    mut bench: Bench,
+    mut mean: SlabMut,
+    model: &Slab,
+    pool: &Pool,
+) -> Result<Computed, String> {
+    bench
+        .outer
+        .step(0, &mut mean)
+        .map_err(|error| error.to_string())?;
     let mut next = pool.take(model.len());
     for ((next, parameter), step) in next.iter_mut().zip(model.iter()).zip(mean.iter()) {
         *next = parameter + step;
     }
     if !next.iter().all(|parameter| parameter.is_finite()) {
-        return Err("the outer step would make the model not finite; lower the outer learning rate".into());
+        return Err(
+            "the outer step would make the model not finite; lower the outer learning rate".into(),
+        );
     }
-    let evaluation = bench.trainer.evaluate(&next).map_err(|error| format!("evaluation: {error}"))?;
-    let outcome = Outcome { hash: Hash::of(&next), accuracy: evaluation.accuracy, loss: evaluation.loss };
+    let evaluation = bench
+        .trainer
+        .evaluate(&next)
+        .map_err(|error| format!("evaluation: {error}"))?;
+    let outcome = Outcome {
+        hash: Hash::of(&next),
+        accuracy: evaluation.accuracy,
+        loss: evaluation.loss,
+    };
     let weight_norm = norm(&next);
-    Ok(Computed { bench, step: mean.freeze(), next: next.freeze(), outcome, weight_norm })
+    Ok(Computed {
+        bench,
+        step: mean.freeze(),
+        next: next.freeze(),
+        outcome,
+        weight_norm,
+    })
 }
 
 fn norm(model: &[f32]) -> f64 {
-    model.iter().map(|parameter| f64::from(*parameter) * f64::from(*parameter)).sum::<f64>().sqrt()
+    model
+        .iter()
+        .map(|parameter| f64::from(*parameter) * f64::from(*parameter))
+        .sum::<f64>()
+        .sqrt()
 }
 
 /// Where a contribution's bytes come from.
@@ -449,7 +603,10 @@ enum Source {
 }
 
 /// The left fold over domains by name, chunk by chunk, each chunk verified before it is folded.
-async fn fold_all(setup: &Setup, domains: Vec<(Contribution, Option<Handle<link::Message>>)>) -> Result<SlabMut, FoldError> {
+async fn fold_all(
+    setup: &Setup,
+    domains: Vec<(Contribution, Option<Handle<link::Message>>)>,
+) -> Result<SlabMut, FoldError> {
     let stall = setup.stage.plan.round.close_limit / 3;
     let mut sources = Vec::new();
     let elements = setup.layout.len();
@@ -457,13 +614,24 @@ async fn fold_all(setup: &Setup, domains: Vec<(Contribution, Option<Handle<link:
         let object = Object::Contribution(contribution.round, contribution.attempt);
         let blame = |reason: String| FoldError::Domain(contribution.domain.clone(), reason);
         let source = match link {
-            None => Source::Here(setup.shelf.find(object).ok_or_else(|| blame("its own gateway has lost it".into()))?),
+            None => Source::Here(
+                setup
+                    .shelf
+                    .find(object)
+                    .ok_or_else(|| blame("its own gateway has lost it".into()))?,
+            ),
             Some(link) => {
                 let fetch = link.ask(|reply| link::Message::Fetch(object, reply));
                 let fetched = within(setup, stall, fetch).await.map_err(&blame)?;
-                let incoming = fetched.map_err(|error| blame(error.to_string()))?.map_err(|error| blame(error.to_string()))?;
+                let incoming = fetched
+                    .map_err(|error| blame(error.to_string()))?
+                    .map_err(|error| blame(error.to_string()))?;
                 if incoming.len != elements as u64 * 4 {
-                    return Err(blame(format!("{} bytes, expected {}", incoming.len, elements * 4)));
+                    return Err(blame(format!(
+                        "{} bytes, expected {}",
+                        incoming.len,
+                        elements * 4
+                    )));
                 }
                 Source::There(incoming)
             }
@@ -472,14 +640,19 @@ async fn fold_all(setup: &Setup, domains: Vec<(Contribution, Option<Handle<link:
     }
     let mut sum = setup.pool.take(elements);
     for (index, chunk) in sum.chunks_mut(CHUNK_ELEMENTS).enumerate() {
-        for (position, ((contribution, _), source)) in domains.iter().zip(&mut sources).enumerate() {
+        for (position, ((contribution, _), source)) in domains.iter().zip(&mut sources).enumerate()
+        {
             let blame = |reason: String| FoldError::Domain(contribution.domain.clone(), reason);
-            let power = fold::power(contribution.exponent).map_err(|error| blame(error.to_string()))?;
+            let power =
+                fold::power(contribution.exponent).map_err(|error| blame(error.to_string()))?;
             let pieces = match source {
                 Source::Here(bytes) => vec![bytes.split_to(chunk.len() * 4)],
                 Source::There(incoming) => {
                     let read = read_exactly(&mut incoming.stream, chunk.len() * 4);
-                    within(setup, stall, read).await.map_err(&blame)?.map_err(&blame)?
+                    within(setup, stall, read)
+                        .await
+                        .map_err(&blame)?
+                        .map_err(&blame)?
                 }
             };
             let mut hasher = blake3::Hasher::new();
@@ -489,11 +662,17 @@ async fn fold_all(setup: &Setup, domains: Vec<(Contribution, Option<Handle<link:
             if contribution.chunks[index] != Hash(*hasher.finalize().as_bytes()) {
                 return Err(blame(format!("chunk {index} is not the announced one")));
             }
-            let mut term = if position == 0 { ByteFold::first(power) } else { ByteFold::next(power) };
+            let mut term = if position == 0 {
+                ByteFold::first(power)
+            } else {
+                ByteFold::next(power)
+            };
             for piece in &pieces {
-                term.push(chunk, piece).map_err(|error| blame(error.to_string()))?;
+                term.push(chunk, piece)
+                    .map_err(|error| blame(error.to_string()))?;
             }
-            term.finish(chunk).map_err(|error| blame(error.to_string()))?;
+            term.finish(chunk)
+                .map_err(|error| blame(error.to_string()))?;
         }
         tokio::task::yield_now().await;
     }
@@ -504,10 +683,16 @@ async fn fold_all(setup: &Setup, domains: Vec<(Contribution, Option<Handle<link:
 }
 
 /// Reads so many bytes, in the pieces in which they came.
-async fn read_exactly(stream: &mut quinn::RecvStream, mut len: usize) -> Result<Vec<Bytes>, String> {
+async fn read_exactly(
+    stream: &mut quinn::RecvStream,
+    mut len: usize,
+) -> Result<Vec<Bytes>, String> {
     let mut pieces = Vec::new();
     while len > 0 {
-        let chunk = stream.read_chunk(len, true).await.map_err(|error| error.to_string())?;
+        let chunk = stream
+            .read_chunk(len, true)
+            .await
+            .map_err(|error| error.to_string())?;
         let chunk = chunk.ok_or_else(|| format!("the stream ended {len} bytes too early"))?;
         len -= chunk.bytes.len();
         pieces.push(chunk.bytes);
@@ -515,7 +700,11 @@ async fn read_exactly(stream: &mut quinn::RecvStream, mut len: usize) -> Result<
     Ok(pieces)
 }
 
-async fn within<T>(setup: &Setup, limit: Duration, future: impl Future<Output = T>) -> Result<T, String> {
+async fn within<T>(
+    setup: &Setup,
+    limit: Duration,
+    future: impl Future<Output = T>,
+) -> Result<T, String> {
     tokio::select! {
         biased;
         output = future => Ok(output),

@@ -89,7 +89,8 @@ pub struct Crew {
 impl Crew {
     /// Closes the endpoint: peers learn at once that this node leaves.
     pub fn close(&self, reason: &str) {
-        self.endpoint.close(quinn::VarInt::from_u32(0), reason.as_bytes());
+        self.endpoint
+            .close(quinn::VarInt::from_u32(0), reason.as_bytes());
     }
 
     /// Waits until what was said last has been sent.
@@ -102,13 +103,30 @@ impl Crew {
     /// # Errors
     /// The socket cannot be bound or the address cannot be made known; the message names it.
     pub fn start(kit: Kit) -> io::Result<Crew> {
-        let Kit { stage, identity, device, layout, trainer, rule, configuration, listen } = kit;
+        let Kit {
+            stage,
+            identity,
+            device,
+            layout,
+            trainer,
+            rule,
+            configuration,
+            listen,
+        } = kit;
         let (plan, me) = (stage.plan.clone(), stage.node.clone());
-        let endpoint = quic::bind(stage.env.as_ref(), &plan, identity.as_ref(), listen)
-            .map_err(|error| io::Error::new(error.kind(), format!("{me} cannot listen on {listen}: {error}")))?;
+        let endpoint =
+            quic::bind(stage.env.as_ref(), &plan, identity.as_ref(), listen).map_err(|error| {
+                io::Error::new(
+                    error.kind(),
+                    format!("{me} cannot listen on {listen}: {error}"),
+                )
+            })?;
         let address = endpoint.local_addr()?;
         stage.env.advertise(&me, address)?;
-        stage.report(Event::NodeStarted { node: me.clone(), address: address.to_string() });
+        stage.report(Event::NodeStarted {
+            node: me.clone(),
+            address: address.to_string(),
+        });
 
         let wait = plan.heartbeat.every * tombolo_core::heartbeat::PERIODS_SILENT;
         let fabric = Fabric::new(device, wait);
@@ -119,24 +137,41 @@ impl Crew {
 
         let verbs = {
             let (stage, fabric) = (stage.clone(), fabric.clone());
-            supervise(&stage.clone(), Class::Node, me.as_str(), move |_| Verbs::new(stage.clone(), fabric.clone()))
+            supervise(&stage.clone(), Class::Node, me.as_str(), move |_| {
+                Verbs::new(stage.clone(), fabric.clone())
+            })
         };
         let collective = {
-            let (stage, fabric, pool, elements) = (stage.clone(), fabric.clone(), pool.clone(), layout.len());
-            let ranks = plan.domain(&me.domain()).map_or(1, |domain| domain.nodes.len());
+            let (stage, fabric, pool, elements) =
+                (stage.clone(), fabric.clone(), pool.clone(), layout.len());
+            let ranks = plan
+                .domain(&me.domain())
+                .map_or(1, |domain| domain.nodes.len());
             supervise(&stage.clone(), Class::Node, me.as_str(), move |_| {
                 Collective::new(stage.clone(), elements, ranks, fabric.clone(), pool.clone())
             })
         };
         let checkpoint = {
             let (stage, pool) = (stage.clone(), pool.clone());
-            supervise(&stage.clone(), Class::Node, me.as_str(), move |_| Checkpoint::new(stage.clone(), configuration, pool.clone()))
+            supervise(&stage.clone(), Class::Node, me.as_str(), move |_| {
+                Checkpoint::new(stage.clone(), configuration, pool.clone())
+            })
         };
         let known_links = Arc::new(OnceLock::new());
         let quic = {
-            let (stage, endpoint, identity, links) = (stage.clone(), endpoint.clone(), identity.clone(), known_links.clone());
+            let (stage, endpoint, identity, links) = (
+                stage.clone(),
+                endpoint.clone(),
+                identity.clone(),
+                known_links.clone(),
+            );
             supervise(&stage.clone(), class, me.as_str(), move |_| {
-                Quic::new(stage.clone(), identity.clone(), endpoint.clone(), links.clone())
+                Quic::new(
+                    stage.clone(),
+                    identity.clone(),
+                    endpoint.clone(),
+                    links.clone(),
+                )
             })
         };
         let company = Arc::new(OnceLock::new());
@@ -153,10 +188,17 @@ impl Crew {
                 left: left_sender,
                 company: company.clone(),
             };
-            supervise(&stage, Class::Node, me.as_str(), move |own| Node::new(setup.clone(), own.clone()))
+            supervise(&stage, Class::Node, me.as_str(), move |own| {
+                Node::new(setup.clone(), own.clone())
+            })
         };
 
-        let (mut links, mut heartbeats, mut liveness, mut wires) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (mut links, mut heartbeats, mut liveness, mut wires) = (
+            BTreeMap::new(),
+            BTreeMap::new(),
+            BTreeMap::new(),
+            BTreeMap::new(),
+        );
         for peer in plan.peers(&me) {
             let wire = Arc::new(Wire::default());
             let setup = link::Setup {
@@ -171,13 +213,34 @@ impl Crew {
                 node: node.clone(),
             };
             let key = format!("{me} {peer}");
-            links.insert(peer.clone(), supervise(&stage, class, &key, move |own| Link::new(setup.clone(), own.clone())));
-            let machine = tombolo_core::heartbeat::Heartbeat::new(plan.heartbeat.every, plan.heartbeat.retry.clone());
+            links.insert(
+                peer.clone(),
+                supervise(&stage, class, &key, move |own| {
+                    Link::new(setup.clone(), own.clone())
+                }),
+            );
+            let machine = tombolo_core::heartbeat::Heartbeat::new(
+                plan.heartbeat.every,
+                plan.heartbeat.retry.clone(),
+            );
             let machine = Arc::new(Mutex::new(machine));
             let heartbeat = {
-                let (stage, peer, wire, machine, node) = (stage.clone(), peer.clone(), wire.clone(), machine.clone(), node.clone());
+                let (stage, peer, wire, machine, node) = (
+                    stage.clone(),
+                    peer.clone(),
+                    wire.clone(),
+                    machine.clone(),
+                    node.clone(),
+                );
                 supervise(&stage.clone(), class, &key, move |own| {
-                    Heartbeat::new(stage.clone(), peer.clone(), wire.clone(), machine.clone(), node.clone(), own.clone())
+                    Heartbeat::new(
+                        stage.clone(),
+                        peer.clone(),
+                        wire.clone(),
+                        machine.clone(),
+                        node.clone(),
+                        own.clone(),
+                    )
                 })
             };
             heartbeats.insert(peer.clone(), heartbeat);
@@ -202,10 +265,18 @@ impl Crew {
                 wires: wires.clone(),
                 progress: progress.clone(),
             };
-            coordinator = Some(supervise(&stage, class, me.as_str(), move |own| Coordinator::new(setup.clone(), own.clone())));
+            coordinator = Some(supervise(&stage, class, me.as_str(), move |own| {
+                Coordinator::new(setup.clone(), own.clone())
+            }));
             aggregate = Some(rule_actor);
         }
-        if company.set(Company { links: links.clone(), coordinator: coordinator.clone() }).is_err() {
+        if company
+            .set(Company {
+                links: links.clone(),
+                coordinator: coordinator.clone(),
+            })
+            .is_err()
+        {
             unreachable!("a node's company is set once");
         }
         let _ = quic.post(quic::Message::Links(links.clone()));

@@ -38,7 +38,15 @@ impl Heartbeat {
         node: Handle<node::Message>,
         own: Handle<Message>,
     ) -> Self {
-        Heartbeat { stage, peer, wire, machine, node, own, task: None }
+        Heartbeat {
+            stage,
+            peer,
+            wire,
+            machine,
+            node,
+            own,
+            task: None,
+        }
     }
 }
 
@@ -61,12 +69,18 @@ impl Actor for Heartbeat {
         self.stage.report(match verdict {
             Verdict::Suspected { silent } => {
                 let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
-                Event::PeerSuspected { node, peer, silent_ms }
+                Event::PeerSuspected {
+                    node,
+                    peer,
+                    silent_ms,
+                }
             }
             Verdict::Recovered => Event::PeerRecovered { node, peer },
             Verdict::Lost => Event::PeerLost { node, peer },
         });
-        let _ = self.node.post(node::Message::Verdict(self.peer.clone(), verdict));
+        let _ = self
+            .node
+            .post(node::Message::Verdict(self.peer.clone(), verdict));
     }
 }
 
@@ -109,7 +123,10 @@ impl Watch {
                 }
             }
             let wake = out.wake_at.map_or(next_beat, |at| at.min(next_beat));
-            self.stage.env.sleep(wake.since(now).max(std::time::Duration::from_millis(1))).await;
+            self.stage
+                .env
+                .sleep(wake.since(now).max(std::time::Duration::from_millis(1)))
+                .await;
         }
     }
 }

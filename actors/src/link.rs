@@ -24,7 +24,8 @@ use tombolo_core::link::{Memory, Peer};
 use tombolo_core::tensor::Hash;
 use tombolo_core::time::Micros;
 use tombolo_core::wire::{
-    CONTROL_BYTES_MAX, Control, FINGERPRINT, FrameHeader, Hello, Object, ObjectHeader, VERSION, codec,
+    CONTROL_BYTES_MAX, Control, FINGERPRINT, FrameHeader, Hello, Object, ObjectHeader, VERSION,
+    codec,
 };
 
 /// How long a handshake of ours may take once the connection stands.
@@ -97,8 +98,10 @@ impl Wire {
     fn replace(&self, next: Option<Arc<Connection>>) {
         if let Some(last) = self.connection.swap(next) {
             let stats = last.stats();
-            self.sent_before.fetch_add(stats.udp_tx.bytes, Ordering::Relaxed);
-            self.received_before.fetch_add(stats.udp_rx.bytes, Ordering::Relaxed);
+            self.sent_before
+                .fetch_add(stats.udp_tx.bytes, Ordering::Relaxed);
+            self.received_before
+                .fetch_add(stats.udp_rx.bytes, Ordering::Relaxed);
         }
     }
 }
@@ -203,7 +206,8 @@ pub fn dials(plan: &tombolo_core::plan::Plan, node: &NodeId, peer: &NodeId) -> b
     if node.domain() != peer.domain() {
         return *peer == plan.coordinator;
     }
-    plan.domain(&node.domain()).is_some_and(|domain| domain.rank(node) > domain.rank(peer))
+    plan.domain(&node.domain())
+        .is_some_and(|domain| domain.rank(node) > domain.rank(peer))
 }
 
 /// See the module.
@@ -234,9 +238,15 @@ impl Link {
     }
 
     fn push(&mut self, control: &Control) {
-        let pushed = codec::encode(control).map_err(|error| error.to_string()).and_then(|bytes| {
-            self.setup.durable.memory().push(bytes.into()).map_err(|full| full.to_string())
-        });
+        let pushed = codec::encode(control)
+            .map_err(|error| error.to_string())
+            .and_then(|bytes| {
+                self.setup
+                    .durable
+                    .memory()
+                    .push(bytes.into())
+                    .map_err(|full| full.to_string())
+            });
         match pushed {
             Ok(()) => self.setup.durable.wake.notify_one(),
             // A peer that does not keep up is cut off; it is told everything anew when it is back.
@@ -264,7 +274,14 @@ impl Link {
         self.setup.wire.replace(Some(Arc::new(connection.clone())));
         let (setup, own) = (self.setup.clone(), self.own.clone());
         let task = tokio::task::spawn_local(async move {
-            let end = Session { setup: &setup, own: &own, connection: &connection, number: session }.run().await;
+            let end = Session {
+                setup: &setup,
+                own: &own,
+                connection: &connection,
+                number: session,
+            }
+            .run()
+            .await;
             connection.close(VarInt::from_u32(3), end.as_bytes());
             let _ = own.tell(Message::Down(session, end)).await;
         });
@@ -279,7 +296,11 @@ impl Link {
         self.setup.wire.replace(None);
         if std::mem::take(&mut self.up) {
             let (node, peer) = (self.setup.stage.node.clone(), self.setup.peer.clone());
-            self.setup.stage.report(Event::LinkDown { node, peer: peer.clone(), reason: reason.to_owned() });
+            self.setup.stage.report(Event::LinkDown {
+                node,
+                peer: peer.clone(),
+                reason: reason.to_owned(),
+            });
             let _ = self.setup.node.post(node::Message::LinkDown(peer));
         }
     }
@@ -288,15 +309,25 @@ impl Link {
         if !self.setup.dials() {
             return;
         }
-        let jitter = self.setup.stage.env.rng(&format!("redial {} {}", self.setup.peer, self.sessions)).next_f64();
+        let jitter = self
+            .setup
+            .stage
+            .env
+            .rng(&format!("redial {} {}", self.setup.peer, self.sessions))
+            .next_f64();
         let wait = self.redial.mul_f64(0.5 + jitter);
         self.redial = (self.redial * 2).min(REDIAL_MOST);
-        later(cx, self.setup.stage.env.sleep(wait), |link, (), _| link.dial());
+        later(cx, self.setup.stage.env.sleep(wait), |link, (), _| {
+            link.dial()
+        });
     }
 
     fn dial(&self) {
         if self.session.is_none() {
-            let _ = self.setup.quic.post(quic::Message::Dial(self.setup.peer.clone()));
+            let _ = self
+                .setup
+                .quic
+                .post(quic::Message::Dial(self.setup.peer.clone()));
         }
     }
 }
@@ -331,7 +362,10 @@ impl Actor for Link {
                 }
                 self.tag += 1;
                 self.fetches.insert(self.tag, reply);
-                self.push(&Control::Fetch { tag: self.tag, object });
+                self.push(&Control::Fetch {
+                    tag: self.tag,
+                    object,
+                });
             }
             Message::Attach(connection) => self.attach(connection),
             Message::DialFailed(reason) => {
@@ -340,18 +374,28 @@ impl Actor for Link {
             }
             Message::Announce => {
                 if self.up {
-                    let _ = self.setup.node.post(node::Message::LinkUp(self.setup.peer.clone()));
+                    let _ = self
+                        .setup
+                        .node
+                        .post(node::Message::LinkUp(self.setup.peer.clone()));
                 }
             }
             Message::Up(session, peer) => {
-                if self.session.as_ref().is_none_or(|(current, _)| *current != session) {
+                if self
+                    .session
+                    .as_ref()
+                    .is_none_or(|(current, _)| *current != session)
+                {
                     return;
                 }
                 self.up = true;
                 self.redial = REDIAL_FIRST;
                 let (node, to) = (self.setup.stage.node.clone(), self.setup.peer.clone());
                 tracing::debug!(%node, peer = %to, ?peer, "link is up");
-                self.setup.stage.report(Event::LinkUp { node, peer: to.clone() });
+                self.setup.stage.report(Event::LinkUp {
+                    node,
+                    peer: to.clone(),
+                });
                 let _ = self.setup.node.post(node::Message::LinkUp(to));
             }
             Message::Down(session, reason) => {
@@ -364,7 +408,10 @@ impl Actor for Link {
             }
             Message::Missing(tag, reason) => {
                 if let Some(reply) = self.fetches.remove(&tag) {
-                    reply.send(Err(FetchError::Missing { peer: self.setup.peer.clone(), reason }));
+                    reply.send(Err(FetchError::Missing {
+                        peer: self.setup.peer.clone(),
+                        reason,
+                    }));
                 }
             }
             Message::Begins(tag, incoming) => {
@@ -414,9 +461,15 @@ impl Session<'_> {
     async fn shake_hands(&self) -> Result<(SendStream, RecvStream), String> {
         let setup = self.setup;
         let (mut send, mut receive) = if setup.dials() {
-            self.connection.open_bi().await.map_err(|error| error.to_string())?
+            self.connection
+                .open_bi()
+                .await
+                .map_err(|error| error.to_string())?
         } else {
-            self.connection.accept_bi().await.map_err(|error| error.to_string())?
+            self.connection
+                .accept_bi()
+                .await
+                .map_err(|error| error.to_string())?
         };
         let (known, received) = setup.durable.memory().known();
         let ours = Hello {
@@ -426,37 +479,64 @@ impl Session<'_> {
             incarnation: setup.incarnation,
             known,
             received,
-            heartbeat_ms: u64::try_from(setup.stage.plan.heartbeat.every.as_millis()).unwrap_or(u64::MAX),
+            heartbeat_ms: u64::try_from(setup.stage.plan.heartbeat.every.as_millis())
+                .unwrap_or(u64::MAX),
         };
         let bytes = codec::encode(&ours).map_err(|error| error.to_string())?;
-        let len = u32::try_from(bytes.len()).expect("a hello is small").to_le_bytes();
-        send.write_all(&len).await.map_err(|error| error.to_string())?;
-        send.write_all(&bytes).await.map_err(|error| error.to_string())?;
+        let len = u32::try_from(bytes.len())
+            .expect("a hello is small")
+            .to_le_bytes();
+        send.write_all(&len)
+            .await
+            .map_err(|error| error.to_string())?;
+        send.write_all(&bytes)
+            .await
+            .map_err(|error| error.to_string())?;
 
         let mut len = [0; 4];
-        receive.read_exact(&mut len).await.map_err(|error| error.to_string())?;
+        receive
+            .read_exact(&mut len)
+            .await
+            .map_err(|error| error.to_string())?;
         let len = u32::from_le_bytes(len) as usize;
         if len > HELLO_BYTES_MAX {
             return Err(format!("{} sent a hello of {len} bytes", setup.peer));
         }
         let mut bytes = vec![0; len];
-        receive.read_exact(&mut bytes).await.map_err(|error| error.to_string())?;
-        let theirs: Hello = codec::decode(&bytes).map_err(|error| format!("hello of {}: {error}", setup.peer))?;
+        receive
+            .read_exact(&mut bytes)
+            .await
+            .map_err(|error| error.to_string())?;
+        let theirs: Hello =
+            codec::decode(&bytes).map_err(|error| format!("hello of {}: {error}", setup.peer))?;
         agree(&ours, &theirs, &setup.peer)?;
         let peer = setup.durable.memory().on_hello(setup.incarnation, &theirs);
         setup.wire.note_life(setup.stage.env.now());
-        self.own.tell(Message::Up(self.number, peer)).await.map_err(|error| error.to_string())?;
+        self.own
+            .tell(Message::Up(self.number, peer))
+            .await
+            .map_err(|error| error.to_string())?;
         Ok((send, receive))
     }
 
-    async fn read(&self, receive: &mut RecvStream, acknowledge: &Notify) -> Result<std::convert::Infallible, String> {
+    async fn read(
+        &self,
+        receive: &mut RecvStream,
+        acknowledge: &Notify,
+    ) -> Result<std::convert::Infallible, String> {
         let setup = self.setup;
         loop {
             let mut header = [0; FrameHeader::BYTES];
-            receive.read_exact(&mut header).await.map_err(|error| error.to_string())?;
+            receive
+                .read_exact(&mut header)
+                .await
+                .map_err(|error| error.to_string())?;
             let header = FrameHeader::from_bytes(&header).map_err(|error| error.to_string())?;
             let mut payload = vec![0; (header.len as usize).min(CONTROL_BYTES_MAX)];
-            receive.read_exact(&mut payload).await.map_err(|error| error.to_string())?;
+            receive
+                .read_exact(&mut payload)
+                .await
+                .map_err(|error| error.to_string())?;
             setup.wire.note_life(setup.stage.env.now());
             let new = setup.durable.memory().on_frame(header);
             if header.sequence > 0 {
@@ -465,15 +545,23 @@ impl Session<'_> {
             if !new {
                 continue;
             }
-            let control: Control = codec::decode(&payload).map_err(|error| format!("a frame of {}: {error}", setup.peer))?;
+            let control: Control = codec::decode(&payload)
+                .map_err(|error| format!("a frame of {}: {error}", setup.peer))?;
             match control {
                 Control::Fetch { tag, object } => self.serve(tag, object),
                 Control::Missing { tag, reason } => {
-                    self.own.tell(Message::Missing(tag, reason)).await.map_err(|error| error.to_string())?;
+                    self.own
+                        .tell(Message::Missing(tag, reason))
+                        .await
+                        .map_err(|error| error.to_string())?;
                 }
                 control => {
                     let inbound = node::Message::Inbound(setup.peer.clone(), control);
-                    setup.node.tell(inbound).await.map_err(|error| error.to_string())?;
+                    setup
+                        .node
+                        .tell(inbound)
+                        .await
+                        .map_err(|error| error.to_string())?;
                 }
             }
         }
@@ -484,7 +572,8 @@ impl Session<'_> {
         let (setup, connection) = (self.setup.clone(), self.connection.clone());
         let Some(bytes) = setup.shelf.find(object) else {
             let reason = format!("{object:?} is not on the shelf of {}", setup.stage.node);
-            let missing = codec::encode(&Control::Missing { tag, reason }).expect("a short message");
+            let missing =
+                codec::encode(&Control::Missing { tag, reason }).expect("a short message");
             if setup.durable.memory().push(missing.into()).is_ok() {
                 setup.durable.wake.notify_one();
             }
@@ -493,10 +582,15 @@ impl Session<'_> {
         tokio::task::spawn_local(async move {
             let sent = async {
                 let mut stream = connection.open_uni().await?;
-                let header = ObjectHeader { tag, len: bytes.len() as u64 };
+                let header = ObjectHeader {
+                    tag,
+                    len: bytes.len() as u64,
+                };
                 stream.write_all(&header.to_bytes()).await?;
                 stream.write_chunk(bytes).await?;
-                stream.finish().map_err(|_| quinn::WriteError::ClosedStream)?;
+                stream
+                    .finish()
+                    .map_err(|_| quinn::WriteError::ClosedStream)?;
                 // The stream must live until its data has been received.
                 stream.stopped().await.ok();
                 Ok::<(), quinn::WriteError>(())
@@ -507,15 +601,23 @@ impl Session<'_> {
         });
     }
 
-    async fn write(&self, send: &mut SendStream, acknowledge: &Notify) -> Result<std::convert::Infallible, String> {
+    async fn write(
+        &self,
+        send: &mut SendStream,
+        acknowledge: &Notify,
+    ) -> Result<std::convert::Infallible, String> {
         let durable = &self.setup.durable;
         loop {
             let mut wrote = false;
             loop {
                 let next = durable.memory().next_frame();
                 let Some((header, message)) = next else { break };
-                send.write_all(&header.to_bytes()).await.map_err(|error| error.to_string())?;
-                send.write_chunk(message).await.map_err(|error| error.to_string())?;
+                send.write_all(&header.to_bytes())
+                    .await
+                    .map_err(|error| error.to_string())?;
+                send.write_chunk(message)
+                    .await
+                    .map_err(|error| error.to_string())?;
                 wrote = true;
             }
             tokio::select! {
@@ -533,18 +635,31 @@ impl Session<'_> {
 
     async fn objects(&self) -> Result<std::convert::Infallible, String> {
         loop {
-            let mut stream = self.connection.accept_uni().await.map_err(|error| error.to_string())?;
+            let mut stream = self
+                .connection
+                .accept_uni()
+                .await
+                .map_err(|error| error.to_string())?;
             let mut header = [0; ObjectHeader::BYTES];
-            stream.read_exact(&mut header).await.map_err(|error| error.to_string())?;
+            stream
+                .read_exact(&mut header)
+                .await
+                .map_err(|error| error.to_string())?;
             let ObjectHeader { tag, len } = ObjectHeader::from_bytes(&header);
             self.setup.wire.note_life(self.setup.stage.env.now());
-            self.own.tell(Message::Begins(tag, Incoming { len, stream })).await.map_err(|error| error.to_string())?;
+            self.own
+                .tell(Message::Begins(tag, Incoming { len, stream }))
+                .await
+                .map_err(|error| error.to_string())?;
         }
     }
 
     async fn datagrams(&self) -> Result<std::convert::Infallible, String> {
         loop {
-            self.connection.read_datagram().await.map_err(|error| error.to_string())?;
+            self.connection
+                .read_datagram()
+                .await
+                .map_err(|error| error.to_string())?;
             self.setup.wire.note_life(self.setup.stage.env.now());
         }
     }
@@ -553,17 +668,27 @@ impl Session<'_> {
 /// Whether two sides may talk; if not, why, naming both values.
 fn agree(ours: &Hello, theirs: &Hello, peer: &NodeId) -> Result<(), String> {
     if (ours.version, ours.fingerprint) != (theirs.version, theirs.fingerprint) {
-        let older = if ours.version < theirs.version { "this node" } else { peer.as_str() };
+        let older = if ours.version < theirs.version {
+            "this node"
+        } else {
+            peer.as_str()
+        };
         return Err(format!(
             "protocol version {} ({:016x}) here, {} ({:016x}) at {peer}: upgrade {older}",
             ours.version, ours.fingerprint, theirs.version, theirs.fingerprint,
         ));
     }
     if ours.topology != theirs.topology {
-        return Err(format!("the topology files differ: {:?} here, {:?} at {peer}: give both the same file", ours.topology, theirs.topology));
+        return Err(format!(
+            "the topology files differ: {:?} here, {:?} at {peer}: give both the same file",
+            ours.topology, theirs.topology
+        ));
     }
     if ours.heartbeat_ms != theirs.heartbeat_ms {
-        return Err(format!("heartbeat every {} ms here, {} ms at {peer}", ours.heartbeat_ms, theirs.heartbeat_ms));
+        return Err(format!(
+            "heartbeat every {} ms here, {} ms at {peer}",
+            ours.heartbeat_ms, theirs.heartbeat_ms
+        ));
     }
     Ok(())
 }

@@ -25,7 +25,9 @@ use tombolo_core::machine::{Context, Machine, Outcome};
 use tombolo_core::member::{self, Member};
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::trainer::{Task, Trained, Trainer};
-use tombolo_core::wire::{Control, Measured, ModelRef, Object, REGION_HEADER_BYTES, RegionHeader, RegionRef, Train};
+use tombolo_core::wire::{
+    Control, Measured, ModelRef, Object, REGION_HEADER_BYTES, RegionHeader, RegionRef, Train,
+};
 use tombolo_fabric::Region;
 
 /// How often a question to an actor that failed over it is asked again.
@@ -117,7 +119,11 @@ impl Node {
     /// A node that first makes its trainer and the initial model.
     pub fn new(setup: Setup, own: Handle<Message>) -> Self {
         let plan = &setup.stage.plan;
-        let gateway_of_mine = plan.domain(&setup.stage.node.domain()).expect("the plan holds this node").gateway().clone();
+        let gateway_of_mine = plan
+            .domain(&setup.stage.node.domain())
+            .expect("the plan holds this node")
+            .gateway()
+            .clone();
         Node {
             setup,
             own,
@@ -141,7 +147,12 @@ impl Node {
     fn send(&self, peer: &NodeId, control: Control) {
         if peer == self.me() {
             let _ = self.own.post(Message::Inbound(peer.clone(), control));
-        } else if let Some(link) = self.setup.company.get().and_then(|company| company.links.get(peer)) {
+        } else if let Some(link) = self
+            .setup
+            .company
+            .get()
+            .and_then(|company| company.links.get(peer))
+        {
             let _ = link.post(link::Message::Send(control));
         }
     }
@@ -154,17 +165,32 @@ impl Node {
         let task = move || {
             let _ = sender.send(bench(&setup));
         };
-        let done = self.setup.stage.env.offload(Work::Bytes(self.setup.layout.len() as u64 * 4), Box::new(task));
-        later(cx, async move { (done.await, receiver.await) }, |node, (done, bench), cx| {
-            let bench = bench.unwrap_or_else(|_| Err(done.err().map_or_else(String::new, |panicked| panicked.to_string())));
-            match bench {
-                Ok((bench, hash)) => node.begin(cx, bench, hash),
-                Err(reason) => {
-                    let (node_id, round) = (node.me().clone(), 0);
-                    node.setup.stage.report(Event::TrainingFailed { node: node_id, round, reason });
+        let done = self.setup.stage.env.offload(
+            Work::Bytes(self.setup.layout.len() as u64 * 4),
+            Box::new(task),
+        );
+        later(
+            cx,
+            async move { (done.await, receiver.await) },
+            |node, (done, bench), cx| {
+                let bench = bench.unwrap_or_else(|_| {
+                    Err(done
+                        .err()
+                        .map_or_else(String::new, |panicked| panicked.to_string()))
+                });
+                match bench {
+                    Ok((bench, hash)) => node.begin(cx, bench, hash),
+                    Err(reason) => {
+                        let (node_id, round) = (node.me().clone(), 0);
+                        node.setup.stage.report(Event::TrainingFailed {
+                            node: node_id,
+                            round,
+                            reason,
+                        });
+                    }
                 }
-            }
-        });
+            },
+        );
     }
 
     fn begin(&mut self, cx: &mut Cx<Self>, bench: Bench, hash: Hash) {
@@ -172,11 +198,23 @@ impl Node {
         self.member = Some(Member::new(self.me().clone(), layout.clone(), 0, hash));
         self.bench = Some(bench);
         if self.gateway_of_mine == *self.me() {
-            let domain = self.setup.stage.plan.domain(&self.me().domain()).expect("the plan holds this node");
+            let domain = self
+                .setup
+                .stage
+                .plan
+                .domain(&self.me().domain())
+                .expect("the plan holds this node");
             let ranks = domain.nodes.iter().map(|node| node.id.clone()).collect();
             self.gateway = Some(Gateway::new(domain.id.clone(), ranks, layout));
             // The initial model needs no transfer: everybody can make it.
-            self.perform_gateway(cx, gateway::Effect::Obtain { round: 0, base: None, hash });
+            self.perform_gateway(
+                cx,
+                gateway::Effect::Obtain {
+                    round: 0,
+                    base: None,
+                    hash,
+                },
+            );
         }
         for message in std::mem::take(&mut self.early) {
             self.handle(message, cx);
@@ -194,10 +232,17 @@ impl Node {
     // ---- machines ----
 
     fn step_member(&mut self, cx: &mut Cx<Self>, message: member::Message) {
-        let Some(member) = &mut self.member else { return };
+        let Some(member) = &mut self.member else {
+            return;
+        };
         let mut out = Outcome::default();
-        member.handle(message, &mut Context::new(self.setup.stage.env.now(), &mut out));
-        out.events.into_iter().for_each(|event| self.setup.stage.report(event));
+        member.handle(
+            message,
+            &mut Context::new(self.setup.stage.env.now(), &mut out),
+        );
+        out.events
+            .into_iter()
+            .for_each(|event| self.setup.stage.report(event));
         for effect in out.effects {
             match effect {
                 member::Effect::Tell(control) => self.send(&self.gateway_of_mine.clone(), control),
@@ -208,10 +253,17 @@ impl Node {
     }
 
     fn step_gateway(&mut self, cx: &mut Cx<Self>, message: gateway::Message) {
-        let Some(gateway) = &mut self.gateway else { return };
+        let Some(gateway) = &mut self.gateway else {
+            return;
+        };
         let mut out = Outcome::default();
-        gateway.handle(message, &mut Context::new(self.setup.stage.env.now(), &mut out));
-        out.events.into_iter().for_each(|event| self.setup.stage.report(event));
+        gateway.handle(
+            message,
+            &mut Context::new(self.setup.stage.env.now(), &mut out),
+        );
+        out.events
+            .into_iter()
+            .for_each(|event| self.setup.stage.report(event));
         for effect in out.effects {
             self.perform_gateway(cx, effect);
         }
@@ -234,18 +286,26 @@ impl Node {
                 let gathered = async move {
                     for _ in 0..ASKS_MAX {
                         let gather = gather.clone();
-                        if let Ok(gathered) = collective.ask(|reply| collective::Message::Gather(gather, reply)).await {
+                        if let Ok(gathered) = collective
+                            .ask(|reply| collective::Message::Gather(gather, reply))
+                            .await
+                        {
                             return gathered;
                         }
                     }
-                    Err((own, "the collective failed each time it was asked".to_owned()))
+                    Err((
+                        own,
+                        "the collective failed each time it was asked".to_owned(),
+                    ))
                 };
                 later(cx, gathered, move |node, gathered, cx| {
                     let result = gathered.map(|(sum, chunks)| {
                         for old in 0..attempt {
                             node.setup.shelf.remove(Object::Contribution(round, old));
                         }
-                        node.setup.shelf.put(Object::Contribution(round, attempt), sum.bytes());
+                        node.setup
+                            .shelf
+                            .put(Object::Contribution(round, attempt), sum.bytes());
                         chunks
                     });
                     node.step_gateway(cx, gateway::Message::Gathered(round, attempt, result));
@@ -259,7 +319,10 @@ impl Node {
 
     fn adopt(&mut self, cx: &mut Cx<Self>, model: ModelRef) {
         let Some(mut bench) = self.bench.take() else {
-            return self.step_member(cx, member::Message::Adopted(model, Err("the node is busy".into())));
+            return self.step_member(
+                cx,
+                member::Message::Adopted(model, Err("the node is busy".into())),
+            );
         };
         let wanted = model.clone();
         let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -268,22 +331,39 @@ impl Node {
             bench.round = wanted.round;
             let _ = sender.send((bench, result));
         };
-        let done = self.setup.stage.env.offload(Work::Bytes(self.setup.layout.len() as u64 * 4), Box::new(task));
-        later(cx, async move { (done.await, receiver.await) }, move |node, (_, result), cx| match result {
-            Ok((bench, result)) => {
-                node.bench = Some(bench);
-                node.step_member(cx, member::Message::Adopted(model, result));
-            }
-            Err(_) => node.rebuild(cx, move |reason| member::Message::Adopted(model, Err(reason))),
-        });
+        let done = self.setup.stage.env.offload(
+            Work::Bytes(self.setup.layout.len() as u64 * 4),
+            Box::new(task),
+        );
+        later(
+            cx,
+            async move { (done.await, receiver.await) },
+            move |node, (_, result), cx| match result {
+                Ok((bench, result)) => {
+                    node.bench = Some(bench);
+                    node.step_member(cx, member::Message::Adopted(model, result));
+                }
+                Err(_) => node.rebuild(cx, move |reason| {
+                    member::Message::Adopted(model, Err(reason))
+                }),
+            },
+        );
     }
 
     fn train(&mut self, cx: &mut Cx<Self>, train: Train) {
         let round = train.round;
         let Some(bench) = self.bench.take() else {
-            return self.step_member(cx, member::Message::Trained(round, Err("the node is busy".into())));
+            return self.step_member(
+                cx,
+                member::Message::Trained(round, Err("the node is busy".into())),
+            );
         };
-        let task = Task { node: self.me().clone(), round, seed: train.seed, sync_every: train.sync_every };
+        let task = Task {
+            node: self.me().clone(),
+            round,
+            seed: train.seed,
+            sync_every: train.sync_every,
+        };
         let (fabric, epoch) = (self.setup.fabric.clone(), train.epoch);
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let work = move || {
@@ -292,42 +372,70 @@ impl Node {
             let _ = sender.send((bench, result));
         };
         let done = self.setup.stage.env.offload(Work::Train, Box::new(work));
-        later(cx, async move { (done.await, receiver.await) }, move |node, (_, result), cx| match result {
-            Ok((bench, result)) => {
-                node.bench = Some(bench);
-                node.step_member(cx, member::Message::Trained(round, result));
-            }
-            Err(_) => node.rebuild(cx, move |reason| member::Message::Trained(round, Err(reason))),
-        });
+        later(
+            cx,
+            async move { (done.await, receiver.await) },
+            move |node, (_, result), cx| match result {
+                Ok((bench, result)) => {
+                    node.bench = Some(bench);
+                    node.step_member(cx, member::Message::Trained(round, result));
+                }
+                Err(_) => node.rebuild(cx, move |reason| {
+                    member::Message::Trained(round, Err(reason))
+                }),
+            },
+        );
     }
 
     /// The trainer panicked and took the bench with it: a new one is made, and the machine starts over from the initial model.
-    fn rebuild(&mut self, cx: &mut Cx<Self>, message: impl FnOnce(String) -> member::Message + 'static) {
+    fn rebuild(
+        &mut self,
+        cx: &mut Cx<Self>,
+        message: impl FnOnce(String) -> member::Message + 'static,
+    ) {
         let setup = self.setup.clone();
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let task = move || {
             let _ = sender.send(bench(&setup));
         };
-        let done = self.setup.stage.env.offload(Work::Bytes(self.setup.layout.len() as u64 * 4), Box::new(task));
-        later(cx, async move { (done.await, receiver.await) }, move |node, (_, bench), cx| {
-            node.step_member(cx, message("the trainer panicked".into()));
-            if let Ok(Ok((bench, hash))) = bench {
-                node.member = Some(Member::new(node.me().clone(), node.setup.layout.clone(), 0, hash));
-                node.bench = Some(bench);
-                node.step_member(cx, member::Message::GatewayUp);
-            }
-        });
+        let done = self.setup.stage.env.offload(
+            Work::Bytes(self.setup.layout.len() as u64 * 4),
+            Box::new(task),
+        );
+        later(
+            cx,
+            async move { (done.await, receiver.await) },
+            move |node, (_, bench), cx| {
+                node.step_member(cx, message("the trainer panicked".into()));
+                if let Ok(Ok((bench, hash))) = bench {
+                    node.member = Some(Member::new(
+                        node.me().clone(),
+                        node.setup.layout.clone(),
+                        0,
+                        hash,
+                    ));
+                    node.bench = Some(bench);
+                    node.step_member(cx, member::Message::GatewayUp);
+                }
+            },
+        );
     }
 
     // ---- a gateway's model ----
 
     fn obtain_next(&mut self, cx: &mut Cx<Self>) {
-        let Some(mut shop) = self.shop.take() else { return };
+        let Some(mut shop) = self.shop.take() else {
+            return;
+        };
         let Some((round, base, hash)) = self.obtain.take() else {
             self.shop = Some(shop);
             return;
         };
-        let own_model = self.bench.as_ref().filter(|bench| bench.round == 0 && round == 0).map(|bench| bench.model.clone());
+        let own_model = self
+            .bench
+            .as_ref()
+            .filter(|bench| bench.round == 0 && round == 0)
+            .map(|bench| bench.model.clone());
         let setup = self.setup.clone();
         let work = async move {
             let result = obtain(&setup, &mut shop, round, base, hash, own_model).await;
@@ -352,22 +460,38 @@ impl Node {
                 let _ = self.setup.verbs.post(verbs::Message::Learn(from, bytes));
             }
             (Part::Coordinator, control) => {
-                if let Some(coordinator) = self.setup.company.get().and_then(|company| company.coordinator.as_ref()) {
-                    let message = tombolo_core::coordinator::Message::Domain(from.domain(), control);
+                if let Some(coordinator) = self
+                    .setup
+                    .company
+                    .get()
+                    .and_then(|company| company.coordinator.as_ref())
+                {
+                    let message =
+                        tombolo_core::coordinator::Message::Domain(from.domain(), control);
                     let _ = coordinator.post(coordinator::Message::Machine(message));
                 }
             }
-            (Part::Gateway, control) if from == self.setup.stage.plan.coordinator && !is_member_word(&control) => {
+            (Part::Gateway, control)
+                if from == self.setup.stage.plan.coordinator && !is_member_word(&control) =>
+            {
                 if let Control::Commit(commit) = &control {
                     self.forget_contributions(commit.round);
                 }
                 self.step_gateway(cx, gateway::Message::Coordinator(control));
             }
-            (Part::Gateway, control) => self.step_gateway(cx, gateway::Message::Member(from, control)),
+            (Part::Gateway, control) => {
+                self.step_gateway(cx, gateway::Message::Member(from, control))
+            }
             (Part::Rank, control) => self.collect(cx, from, control),
-            (Part::Member, Control::Train(train)) => self.step_member(cx, member::Message::Train(train)),
-            (Part::Member, Control::Adopt(model)) => self.step_member(cx, member::Message::Adopt(model)),
-            (Part::Member, Control::Drop { round, .. }) => self.step_member(cx, member::Message::Drop(round)),
+            (Part::Member, Control::Train(train)) => {
+                self.step_member(cx, member::Message::Train(train))
+            }
+            (Part::Member, Control::Adopt(model)) => {
+                self.step_member(cx, member::Message::Adopt(model))
+            }
+            (Part::Member, Control::Drop { round, .. }) => {
+                self.step_member(cx, member::Message::Drop(round))
+            }
             (Part::Member, Control::Rejoin) => self.step_member(cx, member::Message::GatewayUp),
             (Part::Member, Control::Leave { reason }) => {
                 // The links still carry what was said last; whoever owns the node ends it.
@@ -379,7 +503,9 @@ impl Node {
 
     fn forget_contributions(&self, round: Round) {
         for attempt in 0..8 {
-            self.setup.shelf.remove(Object::Contribution(round, attempt));
+            self.setup
+                .shelf
+                .remove(Object::Contribution(round, attempt));
         }
     }
 
@@ -391,27 +517,50 @@ impl Node {
                 let answer = async move {
                     for _ in 0..ASKS_MAX {
                         let measure = measure.clone();
-                        if let Ok(measured) = collective.ask(|reply| collective::Message::Measure(measure, reply)).await {
+                        if let Ok(measured) = collective
+                            .ask(|reply| collective::Message::Measure(measure, reply))
+                            .await
+                        {
                             return measured;
                         }
                     }
-                    Measured { round, node, key, result: Err("the collective failed each time it was asked".into()) }
+                    Measured {
+                        round,
+                        node,
+                        key,
+                        result: Err("the collective failed each time it was asked".into()),
+                    }
                 };
-                later(cx, answer, move |node, measured, _| node.send(&from, Control::Measured(measured)));
+                later(cx, answer, move |node, measured, _| {
+                    node.send(&from, Control::Measured(measured))
+                });
             }
             Control::Fold(fold) => {
                 let own = self.me().clone();
                 let answer = async move {
                     for _ in 0..ASKS_MAX {
                         let fold = fold.clone();
-                        if let Ok(folded) = collective.ask(|reply| collective::Message::Fold(fold, reply)).await {
+                        if let Ok(folded) = collective
+                            .ask(|reply| collective::Message::Fold(fold, reply))
+                            .await
+                        {
                             return folded;
                         }
                     }
-                    let result = Err((own, "the collective failed each time it was asked".to_owned()));
-                    tombolo_core::wire::Folded { round: fold.round, attempt: fold.attempt, slices: fold.slices, result }
+                    let result = Err((
+                        own,
+                        "the collective failed each time it was asked".to_owned(),
+                    ));
+                    tombolo_core::wire::Folded {
+                        round: fold.round,
+                        attempt: fold.attempt,
+                        slices: fold.slices,
+                        result,
+                    }
                 };
-                later(cx, answer, move |node, folded, _| node.send(&from, Control::Folded(folded)));
+                later(cx, answer, move |node, folded, _| {
+                    node.send(&from, Control::Folded(folded))
+                });
             }
             _ => {}
         }
@@ -425,7 +574,9 @@ impl Node {
             let endpoint = async move {
                 for _ in 0..ASKS_MAX {
                     let peer = to.clone();
-                    if let Ok(endpoint) = verbs.ask(|reply| verbs::Message::Grant(peer, reply)).await {
+                    if let Ok(endpoint) =
+                        verbs.ask(|reply| verbs::Message::Grant(peer, reply)).await
+                    {
                         return endpoint;
                     }
                 }
@@ -434,7 +585,9 @@ impl Node {
             later(cx, endpoint, move |node, endpoint, cx| {
                 match endpoint {
                     Ok(bytes) => node.send(&peer, Control::Endpoint(bytes)),
-                    Err(reason) => tracing::error!(node = %node.me(), %peer, reason, "no endpoint for a neighbour"),
+                    Err(reason) => {
+                        tracing::error!(node = %node.me(), %peer, reason, "no endpoint for a neighbour")
+                    }
                 }
                 // Only now: who joins is asked to work at once, and work needs the endpoint.
                 if node.gateway.is_some() {
@@ -457,7 +610,12 @@ impl Node {
     }
 
     fn tell_coordinator(&self, message: tombolo_core::coordinator::Message) {
-        if let Some(coordinator) = self.setup.company.get().and_then(|company| company.coordinator.as_ref()) {
+        if let Some(coordinator) = self
+            .setup
+            .company
+            .get()
+            .and_then(|company| company.coordinator.as_ref())
+        {
             let _ = coordinator.post(coordinator::Message::Machine(message));
         }
     }
@@ -465,14 +623,18 @@ impl Node {
     fn verdict(&mut self, cx: &mut Cx<Self>, peer: NodeId, verdict: Verdict) {
         let neighbour = peer.domain() == self.me().domain();
         match verdict {
-            Verdict::Suspected { .. } if neighbour => self.step_gateway(cx, gateway::Message::MemberSilent(peer)),
+            Verdict::Suspected { .. } if neighbour => {
+                self.step_gateway(cx, gateway::Message::MemberSilent(peer))
+            }
             Verdict::Lost if neighbour => self.step_gateway(cx, gateway::Message::MemberLost(peer)),
             Verdict::Recovered if neighbour => {
                 if self.up.contains(&peer) {
                     self.step_gateway(cx, gateway::Message::MemberUp(peer));
                 }
             }
-            Verdict::Lost => self.tell_coordinator(tombolo_core::coordinator::Message::DomainLost(peer.domain())),
+            Verdict::Lost => self.tell_coordinator(tombolo_core::coordinator::Message::DomainLost(
+                peer.domain(),
+            )),
             Verdict::Recovered => {
                 if self.up.contains(&peer) {
                     self.wan_up(cx, &peer);
@@ -541,23 +703,50 @@ fn bench(setup: &Setup) -> Result<(Bench, Hash), String> {
         return Err(format!("the trainer changed its layout: {difference}"));
     }
     let mut model = vec![0.0; setup.layout.len()];
-    trainer.initialize(setup.stage.plan.seed, &mut model).map_err(|error| error.to_string())?;
+    trainer
+        .initialize(setup.stage.plan.seed, &mut model)
+        .map_err(|error| error.to_string())?;
     let hash = Hash::of(&model);
     let local = vec![0.0; model.len()];
     let readers = setup.fabric.readers();
-    Ok((Bench { trainer, round: 0, model, local, export: None, readers }, hash))
+    Ok((
+        Bench {
+            trainer,
+            round: 0,
+            model,
+            local,
+            export: None,
+            readers,
+        },
+        hash,
+    ))
 }
 
 impl Bench {
     /// Trains from the model and leaves local minus global in the region that the domain may READ. Blocks.
-    fn train(&mut self, task: &Task, epoch: u64, fabric: &Fabric) -> Result<(Trained, RegionRef), String> {
+    fn train(
+        &mut self,
+        task: &Task,
+        epoch: u64,
+        fabric: &Fabric,
+    ) -> Result<(Trained, RegionRef), String> {
         self.local.copy_from_slice(&self.model);
-        let trained = self.trainer.train(task, &mut self.local).map_err(|error| error.to_string())?;
+        let trained = self
+            .trainer
+            .train(task, &mut self.local)
+            .map_err(|error| error.to_string())?;
         let mut region = match self.export.take() {
             Some(region) => region,
             None => fabric.allocate(REGION_HEADER_BYTES + self.model.len() * 4)?,
         };
-        write_header(&mut region, RegionHeader { epoch, round: task.round, attempt: 0 });
+        write_header(
+            &mut region,
+            RegionHeader {
+                epoch,
+                round: task.round,
+                attempt: 0,
+            },
+        );
         {
             let mut elements = region.f32s_mut();
             let update = &mut elements[REGION_HEADER_BYTES / 4..];
@@ -585,11 +774,18 @@ async fn obtain(
         Some(region) => region,
         None => {
             let bytes = REGION_HEADER_BYTES + elements * 4;
-            let region = setup.verbs.ask(|reply| verbs::Message::Allocate(bytes, reply)).await;
+            let region = setup
+                .verbs
+                .ask(|reply| verbs::Message::Allocate(bytes, reply))
+                .await;
             region.map_err(|error| format!("the Verbs actor: {error}"))??
         }
     };
-    let shown = shop.shown.as_ref().filter(|(shown, _)| Some(*shown) == base).map(|(_, region)| region);
+    let shown = shop
+        .shown
+        .as_ref()
+        .filter(|(shown, _)| Some(*shown) == base)
+        .map(|(_, region)| region);
     let result = fill(setup, &mut next, shown, round, hash, own_model).await;
     if let Err(reason) = result {
         shop.next = Some(next);
@@ -597,7 +793,11 @@ async fn obtain(
     }
     let region = region_ref(&setup.stage.node, &next);
     shop.next = shop.shown.replace((hash, next)).map(|(_, region)| region);
-    Ok(ModelRef { round, hash, region })
+    Ok(ModelRef {
+        round,
+        hash,
+        region,
+    })
 }
 
 /// Writes the model into a region, in one pass over what arrives, and verifies its hash.
@@ -618,10 +818,18 @@ async fn fill(
             target.copy_from_slice(&own);
             hasher.update(tombolo_core::tensor::bytes_of(target));
         } else {
-            let object = if base.is_some() { Object::Step(round) } else { Object::Model(round) };
+            let object = if base.is_some() {
+                Object::Step(round)
+            } else {
+                Object::Model(round)
+            };
             let mut incoming = fetch(setup, object).await?;
             if incoming.len() != elements as u64 * 4 {
-                return Err(format!("{object:?} has {} bytes, expected {}", incoming.len(), elements * 4));
+                return Err(format!(
+                    "{object:?} has {} bytes, expected {}",
+                    incoming.len(),
+                    elements * 4
+                ));
             }
             let base = base.map(|region| &region.f32s()[REGION_HEADER_BYTES / 4..]);
             // By blocks that stay in a core's cache while they are filled, folded and hashed.
@@ -638,7 +846,8 @@ async fn fill(
                 while left > 0 {
                     let piece = incoming.next(setup, left).await?;
                     left -= piece.len();
-                    fold.push(target, &piece).map_err(|error| error.to_string())?;
+                    fold.push(target, &piece)
+                        .map_err(|error| error.to_string())?;
                 }
                 fold.finish(target).map_err(|error| error.to_string())?;
                 hasher.update(tombolo_core::tensor::bytes_of(target));
@@ -648,9 +857,18 @@ async fn fill(
     }
     let found = Hash(*hasher.finalize().as_bytes());
     if found != hash {
-        return Err(format!("the model of round {round} has hash {found:?}, expected {hash:?}"));
+        return Err(format!(
+            "the model of round {round} has hash {found:?}, expected {hash:?}"
+        ));
     }
-    write_header(next, RegionHeader { epoch: 0, round, attempt: 0 });
+    write_header(
+        next,
+        RegionHeader {
+            epoch: 0,
+            round,
+            attempt: 0,
+        },
+    );
     Ok(())
 }
 
@@ -691,10 +909,20 @@ async fn fetch(setup: &Setup, object: Object) -> Result<Stream, String> {
     let coordinator = &setup.stage.plan.coordinator;
     if *coordinator == setup.stage.node {
         let found = setup.shelf.find(object);
-        return found.map(Stream::Here).ok_or_else(|| format!("{object:?} is not on this node's shelf"));
+        return found
+            .map(Stream::Here)
+            .ok_or_else(|| format!("{object:?} is not on this node's shelf"));
     }
-    let link = setup.company.get().and_then(|company| company.links.get(coordinator));
+    let link = setup
+        .company
+        .get()
+        .and_then(|company| company.links.get(coordinator));
     let link = link.ok_or_else(|| format!("there is no link to {coordinator}"))?;
-    let incoming = link.ask(|reply| link::Message::Fetch(object, reply)).await.map_err(|error| error.to_string())?;
-    incoming.map(Stream::There).map_err(|error| error.to_string())
+    let incoming = link
+        .ask(|reply| link::Message::Fetch(object, reply))
+        .await
+        .map_err(|error| error.to_string())?;
+    incoming
+        .map(Stream::There)
+        .map_err(|error| error.to_string())
 }

@@ -50,13 +50,29 @@ pub struct Quic {
 ///
 /// # Errors
 /// The address is taken or cannot be bound; the message names it.
-pub fn bind(env: &dyn Env, plan: &Plan, identity: &dyn Identity, address: std::net::SocketAddr) -> std::io::Result<Endpoint> {
+pub fn bind(
+    env: &dyn Env,
+    plan: &Plan,
+    identity: &dyn Identity,
+    address: std::net::SocketAddr,
+) -> std::io::Result<Endpoint> {
     let (socket, runtime) = env.bind(address)?;
     let key = env.reset_key();
-    let mut config = EndpointConfig::new(Arc::new(ResetKey(blake3::derive_key("tombolo stateless reset", &key))));
+    let mut config = EndpointConfig::new(Arc::new(ResetKey(blake3::derive_key(
+        "tombolo stateless reset",
+        &key,
+    ))));
     config.rng_seed(env.endpoint_seed());
-    let connection_ids = u64::from_le_bytes(blake3::derive_key("tombolo connection ids", &key)[..8].try_into().expect("eight bytes"));
-    config.cid_generator(move || Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(connection_ids)));
+    let connection_ids = u64::from_le_bytes(
+        blake3::derive_key("tombolo connection ids", &key)[..8]
+            .try_into()
+            .expect("eight bytes"),
+    );
+    config.cid_generator(move || {
+        Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(
+            connection_ids,
+        ))
+    });
     let mut server = quinn::ServerConfig::with_crypto(identity.server());
     server.transport_config(Arc::new(transport(plan)));
     server.max_incoming(HANDSHAKES_MAX);
@@ -71,7 +87,9 @@ fn transport(plan: &Plan) -> TransportConfig {
     // Heartbeats keep a connection alive; without any sign of life for many periods it is given up and dialled anew.
     let idle = (plan.heartbeat.every * 12).max(Duration::from_secs(6));
     transport
-        .max_idle_timeout(Some(IdleTimeout::try_from(idle).unwrap_or(IdleTimeout::from(VarInt::from_u32(60_000)))))
+        .max_idle_timeout(Some(
+            IdleTimeout::try_from(idle).unwrap_or(IdleTimeout::from(VarInt::from_u32(60_000))),
+        ))
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
         .receive_window(VarInt::from_u32(CONNECTION_WINDOW))
         .send_window(u64::from(CONNECTION_WINDOW))
@@ -96,10 +114,19 @@ impl quinn_proto::crypto::HmacKey for ResetKey {
         32
     }
 
-    fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), quinn_proto::crypto::CryptoError> {
+    fn verify(
+        &self,
+        data: &[u8],
+        signature: &[u8],
+    ) -> Result<(), quinn_proto::crypto::CryptoError> {
         // The comparison of two hashes takes constant time.
-        let given = <[u8; 32]>::try_from(signature).map_err(|_| quinn_proto::crypto::CryptoError)?;
-        if blake3::keyed_hash(&self.0, data) == blake3::Hash::from_bytes(given) { Ok(()) } else { Err(quinn_proto::crypto::CryptoError) }
+        let given =
+            <[u8; 32]>::try_from(signature).map_err(|_| quinn_proto::crypto::CryptoError)?;
+        if blake3::keyed_hash(&self.0, data) == blake3::Hash::from_bytes(given) {
+            Ok(())
+        } else {
+            Err(quinn_proto::crypto::CryptoError)
+        }
     }
 }
 
@@ -112,47 +139,69 @@ impl Quic {
         links: Arc<std::sync::OnceLock<BTreeMap<NodeId, Handle<link::Message>>>>,
     ) -> Self {
         let transport = Arc::new(transport(&stage.plan));
-        Quic { stage, identity, endpoint, transport, links }
+        Quic {
+            stage,
+            identity,
+            endpoint,
+            transport,
+            links,
+        }
     }
 
     fn accept(&self, cx: &mut Cx<Self>) {
         let endpoint = self.endpoint.clone();
-        later(cx, async move { endpoint.accept().await }, |quic, incoming, cx| {
-            let Some(incoming) = incoming else { return };
-            let limit = quic.stage.env.sleep(HANDSHAKE_LIMIT);
-            let handshake = async move {
-                tokio::select! {
-                    biased;
-                    connection = incoming => connection.map_err(|error| error.to_string()),
-                    () = limit => Err(format!("no handshake within {HANDSHAKE_LIMIT:?}")),
-                }
-            };
-            later(cx, handshake, |quic, connection, _| match connection {
-                Ok(connection) => quic.on_accepted(connection),
-                Err(reason) => tracing::debug!(node = %quic.stage.node, reason, "a handshake failed"),
-            });
-            quic.accept(cx);
-        });
+        later(
+            cx,
+            async move { endpoint.accept().await },
+            |quic, incoming, cx| {
+                let Some(incoming) = incoming else { return };
+                let limit = quic.stage.env.sleep(HANDSHAKE_LIMIT);
+                let handshake = async move {
+                    tokio::select! {
+                        biased;
+                        connection = incoming => connection.map_err(|error| error.to_string()),
+                        () = limit => Err(format!("no handshake within {HANDSHAKE_LIMIT:?}")),
+                    }
+                };
+                later(cx, handshake, |quic, connection, _| match connection {
+                    Ok(connection) => quic.on_accepted(connection),
+                    Err(reason) => {
+                        tracing::debug!(node = %quic.stage.node, reason, "a handshake failed")
+                    }
+                });
+                quic.accept(cx);
+            },
+        );
     }
 
     fn on_accepted(&self, connection: Connection) {
         let peer = match self.identity.peer(connection.peer_identity()) {
             Ok(peer) => peer,
-            Err(error) => return connection.close(VarInt::from_u32(10), error.to_string().as_bytes()),
+            Err(error) => {
+                return connection.close(VarInt::from_u32(10), error.to_string().as_bytes());
+            }
         };
         let link = self.links.get().and_then(|links| links.get(&peer));
         match link {
             Some(link) if dials(&self.stage.plan, &peer, &self.stage.node) => {
-                if link.post(link::Message::Attach(connection.clone())).is_err() {
+                if link
+                    .post(link::Message::Attach(connection.clone()))
+                    .is_err()
+                {
                     connection.close(VarInt::from_u32(11), b"busy");
                 }
             }
-            _ => connection.close(VarInt::from_u32(12), format!("{peer} has no business with {}", self.stage.node).as_bytes()),
+            _ => connection.close(
+                VarInt::from_u32(12),
+                format!("{peer} has no business with {}", self.stage.node).as_bytes(),
+            ),
         }
     }
 
     fn dial(&self, cx: &mut Cx<Self>, peer: NodeId) {
-        let Some(link) = self.links.get().and_then(|links| links.get(&peer)).cloned() else { return };
+        let Some(link) = self.links.get().and_then(|links| links.get(&peer)).cloned() else {
+            return;
+        };
         let (crypto, server_name) = self.identity.client(&peer);
         let mut config = quinn::ClientConfig::new(crypto);
         config.transport_config(self.transport.clone());
@@ -162,7 +211,8 @@ impl Quic {
             let addresses = resolve.await.map_err(|error| error.to_string())?;
             let mut reasons = Vec::new();
             for address in addresses {
-                let connecting = match endpoint.connect_with(config.clone(), address, &server_name) {
+                let connecting = match endpoint.connect_with(config.clone(), address, &server_name)
+                {
                     Ok(connecting) => connecting,
                     Err(error) => {
                         reasons.push(format!("{address}: {error}"));
@@ -178,7 +228,11 @@ impl Quic {
                     () = env.sleep(HANDSHAKE_LIMIT) => reasons.push(format!("{address}: no handshake within {HANDSHAKE_LIMIT:?}")),
                 }
             }
-            Err(if reasons.is_empty() { "no address is known yet".to_owned() } else { reasons.join("; ") })
+            Err(if reasons.is_empty() {
+                "no address is known yet".to_owned()
+            } else {
+                reasons.join("; ")
+            })
         };
         later(cx, attempt, move |_, result, _| {
             let message = match result {
@@ -198,7 +252,9 @@ impl Actor for Quic {
         if let Some(links) = self.links.get() {
             // Dials that were under way are gone with the actor before this one.
             for link in links.values() {
-                let _ = link.post(link::Message::DialFailed("the endpoint's actor was rebuilt".into()));
+                let _ = link.post(link::Message::DialFailed(
+                    "the endpoint's actor was rebuilt".into(),
+                ));
             }
             self.accept(cx);
         }

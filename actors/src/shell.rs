@@ -52,7 +52,9 @@ pub struct Stage {
 
 impl fmt::Debug for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stage").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("Stage")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
     }
 }
 
@@ -64,7 +66,7 @@ impl Stage {
 }
 
 /// What acts. Handlers must not block; long work goes to [`Env::offload`].
-pub trait Actor: Sized + 'static {
+pub trait Actor: Sized + Unpin + 'static {
     /// What it takes.
     type Message: Send + 'static;
 
@@ -82,19 +84,31 @@ pub trait Actor: Sized + 'static {
 pub type Cx<A> = actix::Context<Shell<A>>;
 
 /// Runs `future` within the actor's life, then `then` on the actor.
-pub fn later<A: Actor, F>(cx: &mut Cx<A>, future: F, then: impl FnOnce(&mut A, F::Output, &mut Cx<A>) + 'static)
-where
+pub fn later<A: Actor, F>(
+    cx: &mut Cx<A>,
+    future: F,
+    then: impl FnOnce(&mut A, F::Output, &mut Cx<A>) + 'static,
+) where
     F: Future + 'static,
 {
-    cx.spawn(actix::fut::wrap_future::<_, Shell<A>>(future).map(|output, shell, cx| then(&mut shell.actor, output, cx)));
+    cx.spawn(
+        actix::fut::wrap_future::<_, Shell<A>>(future)
+            .map(|output, shell, cx| then(&mut shell.actor, output, cx)),
+    );
 }
 
 /// As [`later`], but the actor takes no message until `then` has run.
-pub fn pause<A: Actor, F>(cx: &mut Cx<A>, future: F, then: impl FnOnce(&mut A, F::Output, &mut Cx<A>) + 'static)
-where
+pub fn pause<A: Actor, F>(
+    cx: &mut Cx<A>,
+    future: F,
+    then: impl FnOnce(&mut A, F::Output, &mut Cx<A>) + 'static,
+) where
     F: Future + 'static,
 {
-    cx.wait(actix::fut::wrap_future::<_, Shell<A>>(future).map(|output, shell, cx| then(&mut shell.actor, output, cx)));
+    cx.wait(
+        actix::fut::wrap_future::<_, Shell<A>>(future)
+            .map(|output, shell, cx| then(&mut shell.actor, output, cx)),
+    );
 }
 
 /// The actix actor around an [`Actor`].
@@ -130,7 +144,11 @@ impl<A: Actor> actix::Handler<Carried<A::Message>> for Shell<A> {
     type Result = ();
 
     fn handle(&mut self, carried: Carried<A::Message>, cx: &mut Self::Context) {
-        let parcel = carried.slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let parcel = carried
+            .slot
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         match parcel {
             Some(Parcel::Message(message)) => self.actor.handle(message, cx),
             Some(Parcel::Panic(reason)) => std::panic::panic_any(reason),
@@ -187,7 +205,9 @@ pub struct Handle<M> {
 
 impl<M> Clone for Handle<M> {
     fn clone(&self) -> Self {
-        Handle { queue: self.queue.clone() }
+        Handle {
+            queue: self.queue.clone(),
+        }
     }
 }
 
@@ -203,10 +223,12 @@ impl<M: Send + 'static> Handle<M> {
     /// # Errors
     /// No room, or no actor.
     pub fn post(&self, message: M) -> Result<(), TellError> {
-        self.queue.try_send(Parcel::Message(message)).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => TellError::Full,
-            mpsc::error::TrySendError::Closed(_) => TellError::Stopped,
-        })
+        self.queue
+            .try_send(Parcel::Message(message))
+            .map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => TellError::Full,
+                mpsc::error::TrySendError::Closed(_) => TellError::Stopped,
+            })
     }
 
     /// Puts a message into the queue once there is room: how back-pressure reaches whoever reads from a network.
@@ -214,16 +236,24 @@ impl<M: Send + 'static> Handle<M> {
     /// # Errors
     /// No actor.
     pub async fn tell(&self, message: M) -> Result<(), TellError> {
-        self.queue.send(Parcel::Message(message)).await.map_err(|_| TellError::Stopped)
+        self.queue
+            .send(Parcel::Message(message))
+            .await
+            .map_err(|_| TellError::Stopped)
     }
 
     /// Asks and waits for the answer.
     ///
     /// # Errors
     /// No actor, or it failed over the question.
-    pub async fn ask<R: Send + 'static>(&self, question: impl FnOnce(Reply<R>) -> M) -> Result<R, AskError> {
+    pub async fn ask<R: Send + 'static>(
+        &self,
+        question: impl FnOnce(Reply<R>) -> M,
+    ) -> Result<R, AskError> {
         let (reply, answer) = Reply::channel();
-        self.tell(question(reply)).await.map_err(|_| AskError::Stopped)?;
+        self.tell(question(reply))
+            .await
+            .map_err(|_| AskError::Stopped)?;
         answer.await.map_err(|_| AskError::Failed)
     }
 
@@ -232,7 +262,9 @@ impl<M: Send + 'static> Handle<M> {
     /// # Errors
     /// No room, or no actor.
     pub fn inject_panic(&self, reason: &str) -> Result<(), TellError> {
-        self.queue.try_send(Parcel::Panic(reason.to_owned())).map_err(|_| TellError::Full)
+        self.queue
+            .try_send(Parcel::Panic(reason.to_owned()))
+            .map_err(|_| TellError::Full)
     }
 
     /// Messages that wait in the queue.
@@ -272,7 +304,12 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-async fn live<A: Actor>(stage: Stage, key: String, factory: Rc<impl Fn() -> A + 'static>, mut queue: mpsc::Receiver<Parcel<A::Message>>) {
+async fn live<A: Actor>(
+    stage: Stage,
+    key: String,
+    factory: Rc<impl Fn() -> A + 'static>,
+    mut queue: mpsc::Receiver<Parcel<A::Message>>,
+) {
     let mut begun: VecDeque<Arc<Mutex<Option<Parcel<A::Message>>>>> = VecDeque::new();
     let mut restarts: VecDeque<tombolo_core::time::Micros> = VecDeque::new();
     let mut rng = stage.env.rng(&format!("supervise {} {key}", A::NAME));
@@ -282,18 +319,35 @@ async fn live<A: Actor>(stage: Stage, key: String, factory: Rc<impl Fn() -> A + 
         let entry = stage.census.enter(A::NAME, &key);
         let build = factory.clone();
         let mut life = AbortOnDrop(tokio::task::spawn_local(async move {
-            let shell = Shell { actor: build(), _entry: entry };
+            let shell = Shell {
+                actor: build(),
+                _entry: entry,
+            };
             context.into_future(shell).await;
         }));
         let permits = Arc::new(Semaphore::new(WINDOW));
-        begun.retain(|slot| slot.lock().unwrap_or_else(PoisonError::into_inner).is_some());
+        begun.retain(|slot| {
+            slot.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .is_some()
+        });
         for slot in &begun {
-            let permit = permits.clone().try_acquire_owned().expect("at most WINDOW messages were begun");
-            address.do_send(Carried { slot: slot.clone(), _permit: permit });
+            let permit = permits
+                .clone()
+                .try_acquire_owned()
+                .expect("at most WINDOW messages were begun");
+            address.do_send(Carried {
+                slot: slot.clone(),
+                _permit: permit,
+            });
         }
         let end = loop {
             let next = async {
-                let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
+                let permit = permits
+                    .clone()
+                    .acquire_owned()
+                    .await
+                    .expect("the semaphore is never closed");
                 (queue.recv().await, permit)
             };
             tokio::select! {
@@ -315,23 +369,36 @@ async fn live<A: Actor>(stage: Stage, key: String, factory: Rc<impl Fn() -> A + 
         let reason = panic_text(error.into_panic().as_ref());
         let now = stage.env.now();
         restarts.push_back(now);
-        while restarts.front().is_some_and(|first| now.since(*first) > RESTART_SPAN) {
+        while restarts
+            .front()
+            .is_some_and(|first| now.since(*first) > RESTART_SPAN)
+        {
             restarts.pop_front();
         }
         let count = restarts.len();
         let (actor, key) = (A::NAME.to_owned(), key.clone());
-        stage.report(Event::ActorRestarted { actor, key, reason, restarts: u32::try_from(count).unwrap_or(u32::MAX) });
+        stage.report(Event::ActorRestarted {
+            actor,
+            key,
+            reason,
+            restarts: u32::try_from(count).unwrap_or(u32::MAX),
+        });
         if count > RESTARTS_MAX {
             return;
         }
-        let backoff = BACKOFF_FIRST.saturating_mul(1 << (count - 1).min(16)).min(BACKOFF_MOST);
+        let backoff = BACKOFF_FIRST
+            .saturating_mul(1 << (count - 1).min(16))
+            .min(BACKOFF_MOST);
         stage.env.sleep(backoff.mul_f64(0.5 + rng.next_f64())).await;
     }
 }
 
 /// What a panic said.
 pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied());
     text.unwrap_or("a panic without a text").to_owned()
 }
 
@@ -342,8 +409,16 @@ pub struct Census(Arc<Mutex<BTreeMap<(&'static str, String), usize>>>);
 impl Census {
     fn enter(&self, name: &'static str, key: &str) -> Entry {
         let id = (name, key.to_owned());
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(id.clone()).or_default() += 1;
-        Entry { census: self.clone(), id }
+        *self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(id.clone())
+            .or_default() += 1;
+        Entry {
+            census: self.clone(),
+            id,
+        }
     }
 
     /// How many of each type.

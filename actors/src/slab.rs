@@ -22,7 +22,10 @@ impl Pool {
         let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let fitting = free.iter().position(|elements| elements.len() == len);
         let elements = fitting.map(|index| free.swap_remove(index));
-        SlabMut(Memory { elements: elements.unwrap_or_else(|| vec![0.0; len]), pool: self.clone() })
+        SlabMut(Memory {
+            elements: elements.unwrap_or_else(|| vec![0.0; len]),
+            pool: self.clone(),
+        })
     }
 }
 

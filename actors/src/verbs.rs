@@ -37,7 +37,11 @@ pub struct Fabric {
 impl Fabric {
     /// A device whose reads may take `wait`.
     pub fn new(device: Arc<dyn Device>, wait: Duration) -> Self {
-        Fabric { device, endpoints: Arc::default(), wait }
+        Fabric {
+            device,
+            endpoints: Arc::default(),
+            wait,
+        }
     }
 
     /// What is in use.
@@ -47,7 +51,11 @@ impl Fabric {
 
     /// A set of connections of its own, made when they are needed.
     pub fn readers(&self) -> Readers {
-        Readers { fabric: self.clone(), scratch: None, pairs: BTreeMap::new() }
+        Readers {
+            fabric: self.clone(),
+            scratch: None,
+            pairs: BTreeMap::new(),
+        }
     }
 
     /// Registers a region. Blocks.
@@ -55,11 +63,17 @@ impl Fabric {
     /// # Errors
     /// In words, with limit and need.
     pub fn allocate(&self, bytes: usize) -> Result<Region, String> {
-        self.device.allocate(bytes).map_err(|error| error.to_string())
+        self.device
+            .allocate(bytes)
+            .map_err(|error| error.to_string())
     }
 
     fn endpoint(&self, peer: &NodeId) -> Option<Endpoint> {
-        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).get(peer).cloned()
+        self.endpoints
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(peer)
+            .cloned()
     }
 }
 
@@ -88,26 +102,45 @@ impl Readers {
         if found == Some(expected) {
             return Ok(());
         }
-        Err(format!("region {} of {} holds {found:?}, expected {expected:?}", region.key, region.owner))
+        Err(format!(
+            "region {} of {} holds {found:?}, expected {expected:?}",
+            region.key, region.owner
+        ))
     }
 
     fn read_at(&mut self, region: &RegionRef, offset: u64, len: usize) -> Result<&[u8], String> {
         debug_assert!(len <= READ_BYTES);
-        let Readers { fabric, scratch, pairs } = self;
-        let scratch = match scratch {
-            Some(scratch) if !scratch.is_empty() => scratch,
-            empty => empty.insert(fabric.device.allocate(READ_BYTES).map_err(|error| error.to_string())?),
+        let Readers {
+            fabric,
+            scratch,
+            pairs,
+        } = self;
+        // A read that failed for good keeps its scratch region: another one is registered.
+        let scratch = match scratch.take().filter(|scratch| !scratch.is_empty()) {
+            Some(kept) => scratch.insert(kept),
+            None => scratch.insert(fabric.allocate(READ_BYTES)?),
         };
         let owner = &region.owner;
-        let endpoint = fabric.endpoint(owner).ok_or_else(|| format!("{owner} has not sent its fabric endpoint yet"))?;
-        if pairs.get(owner).is_none_or(|(known, pair)| *known != endpoint || pair.state() == tombolo_fabric::State::Error) {
+        let endpoint = fabric
+            .endpoint(owner)
+            .ok_or_else(|| format!("{owner} has not sent its fabric endpoint yet"))?;
+        if pairs.get(owner).is_none_or(|(known, pair)| {
+            *known != endpoint || pair.state() == tombolo_fabric::State::Error
+        }) {
             pairs.remove(owner);
-            let pair = fabric.device.connect(owner.as_str(), &endpoint).map_err(|error| error.to_string())?;
+            let pair = fabric
+                .device
+                .connect(owner.as_str(), &endpoint)
+                .map_err(|error| error.to_string())?;
             pairs.insert(owner.clone(), (endpoint, pair));
         }
         let (_, pair) = pairs.get_mut(owner).expect("inserted above");
-        let remote = RemoteRegion { key: region.key, len: region.len };
-        tombolo_fabric::read(pair.as_mut(), scratch, 0, &remote, offset, len, fabric.wait).map_err(|error| error.to_string())?;
+        let remote = RemoteRegion {
+            key: region.key,
+            len: region.len,
+        };
+        tombolo_fabric::read(pair.as_mut(), scratch, 0, &remote, offset, len, fabric.wait)
+            .map_err(|error| error.to_string())?;
         Ok(&scratch.bytes()[..len])
     }
 }
@@ -135,7 +168,11 @@ impl Actor for Verbs {
         if self.fabric.endpoint(&own).is_none()
             && let Ok(endpoint) = self.fabric.device.grant(own.as_str())
         {
-            self.fabric.endpoints.lock().unwrap_or_else(PoisonError::into_inner).insert(own, endpoint);
+            self.fabric
+                .endpoints
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(own, endpoint);
         }
     }
 
@@ -147,21 +184,40 @@ impl Actor for Verbs {
                 let task = move || {
                     let _ = sender.send(device.allocate(bytes).map_err(|error| error.to_string()));
                 };
-                let done = self.stage.env.offload(Work::Bytes(bytes as u64), Box::new(task));
-                later(cx, async move { (done.await, receiver.await) }, |_, (done, region), _| match region {
-                    Ok(region) => reply.send(region),
-                    Err(_) => reply.send(Err(done.err().map_or_else(String::new, |panicked| panicked.to_string()))),
-                });
+                let done = self
+                    .stage
+                    .env
+                    .offload(Work::Bytes(bytes as u64), Box::new(task));
+                later(
+                    cx,
+                    async move { (done.await, receiver.await) },
+                    |_, (done, region), _| match region {
+                        Ok(region) => reply.send(region),
+                        Err(_) => reply.send(Err(done
+                            .err()
+                            .map_or_else(String::new, |panicked| panicked.to_string()))),
+                    },
+                );
             }
             Message::Grant(peer, reply) => {
                 let endpoint = self.fabric.device.grant(peer.as_str());
-                reply.send(endpoint.map(|endpoint| endpoint.to_bytes()).map_err(|error| error.to_string()));
+                reply.send(
+                    endpoint
+                        .map(|endpoint| endpoint.to_bytes())
+                        .map_err(|error| error.to_string()),
+                );
             }
             Message::Learn(peer, bytes) => match Endpoint::from_bytes(&bytes) {
                 Ok(endpoint) => {
-                    self.fabric.endpoints.lock().unwrap_or_else(PoisonError::into_inner).insert(peer, endpoint);
+                    self.fabric
+                        .endpoints
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .insert(peer, endpoint);
                 }
-                Err(error) => tracing::warn!(node = %self.stage.node, %peer, %error, "endpoint refused"),
+                Err(error) => {
+                    tracing::warn!(node = %self.stage.node, %peer, %error, "endpoint refused")
+                }
             },
         }
     }

@@ -39,10 +39,20 @@ pub struct Refusal {
 ///
 /// # Errors
 /// The sender may not send this to this node.
-pub fn authorize(plan: &Plan, to: &NodeId, from: &NodeId, control: &Control) -> Result<Part, Refusal> {
+pub fn authorize(
+    plan: &Plan,
+    to: &NodeId,
+    from: &NodeId,
+    control: &Control,
+) -> Result<Part, Refusal> {
     let same_domain = from.domain() == to.domain();
     let (part, kind, expected, allowed) = match control {
-        Control::Endpoint(_) => (Part::Fabric, "a fabric endpoint", "a node of its domain", same_domain),
+        Control::Endpoint(_) => (
+            Part::Fabric,
+            "a fabric endpoint",
+            "a node of its domain",
+            same_domain,
+        ),
         Control::Resync
         | Control::Open(_)
         | Control::Weigh { .. }
@@ -51,7 +61,12 @@ pub fn authorize(plan: &Plan, to: &NodeId, from: &NodeId, control: &Control) -> 
         | Control::Abort { .. }
         | Control::Finish { .. } => {
             let allowed = *from == plan.coordinator && plan.is_gateway(to);
-            (Part::Gateway, "a coordinator's message", "the coordinator to a gateway", allowed)
+            (
+                Part::Gateway,
+                "a coordinator's message",
+                "the coordinator to a gateway",
+                allowed,
+            )
         }
         Control::DomainJoin(_)
         | Control::Reported { .. }
@@ -60,15 +75,34 @@ pub fn authorize(plan: &Plan, to: &NodeId, from: &NodeId, control: &Control) -> 
         | Control::Contribute(_)
         | Control::Adopted { .. } => {
             let allowed = *to == plan.coordinator && plan.is_gateway(from);
-            (Part::Coordinator, "a gateway's message", "a gateway to the coordinator", allowed)
+            (
+                Part::Coordinator,
+                "a gateway's message",
+                "a gateway to the coordinator",
+                allowed,
+            )
         }
-        Control::Rejoin | Control::Train(_) | Control::Adopt(_) | Control::Drop { .. } | Control::Leave { .. } => {
+        Control::Rejoin
+        | Control::Train(_)
+        | Control::Adopt(_)
+        | Control::Drop { .. }
+        | Control::Leave { .. } => {
             let allowed = same_domain && plan.is_gateway(from);
-            (Part::Member, "an order", "the gateway of its domain", allowed)
+            (
+                Part::Member,
+                "an order",
+                "the gateway of its domain",
+                allowed,
+            )
         }
         Control::Measure(_) | Control::Fold(_) => {
             let allowed = same_domain && plan.is_gateway(from);
-            (Part::Rank, "a collective's order", "the gateway of its domain", allowed)
+            (
+                Part::Rank,
+                "a collective's order",
+                "the gateway of its domain",
+                allowed,
+            )
         }
         Control::Join(_)
         | Control::Exported(_)
@@ -77,10 +111,29 @@ pub fn authorize(plan: &Plan, to: &NodeId, from: &NodeId, control: &Control) -> 
         | Control::Folded(_)
         | Control::Holds { .. } => {
             let allowed = same_domain && plan.is_gateway(to);
-            (Part::Gateway, "a member's message", "a member to its own gateway", allowed)
+            (
+                Part::Gateway,
+                "a member's message",
+                "a member to its own gateway",
+                allowed,
+            )
         }
         // The link handles these itself.
-        Control::Fetch { .. } | Control::Missing { .. } => (Part::Fabric, "a link's message", "nobody through a node", false),
+        Control::Fetch { .. } | Control::Missing { .. } => (
+            Part::Fabric,
+            "a link's message",
+            "nobody through a node",
+            false,
+        ),
     };
-    if allowed { Ok(part) } else { Err(Refusal { from: from.clone(), to: to.clone(), kind, expected }) }
+    if allowed {
+        Ok(part)
+    } else {
+        Err(Refusal {
+            from: from.clone(),
+            to: to.clone(),
+            kind,
+            expected,
+        })
+    }
 }
