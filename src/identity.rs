@@ -62,31 +62,23 @@ impl NodeIdentity {
         node: &NodeId,
         clock: Clock,
     ) -> Result<Arc<dyn Identity>, IdentityError> {
+        plan.node(node).ok_or_else(|| unknown(node))?;
         let domain = plan.domain(&node.domain()).ok_or_else(|| unknown(node))?;
         let bundle = Bundle::load(plan)?;
         let files = DomainFiles::of_plan(domain);
-        let (certificate, key) = files.read_leaf(node.name())?;
-        let path = files.leaf(node.name());
+        let certificate = files.read_leaf(node.name())?;
+        let key = files.read_leaf_key(node.name(), &certificate)?;
         let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(clock()));
         for role in [Role::Client, Role::Server] {
             bundle
                 .verify(&certificate, &[], now, role)
                 .and_then(|found| spiffe::expect(&plan.name, node, &found))
                 .map_err(|fault| IdentityError::Material {
-                    path: path.clone(),
+                    path: files.leaf(node.name()),
                     fault: own_fault(fault, &files),
                 })?;
         }
-        let key =
-            CertifiedKey::from_der(vec![certificate], key, bundle.provider()).map_err(|error| {
-                match error {
-                    rustls::Error::InconsistentKeys(_) => IdentityError::Material {
-                        path: files.leaf_key(node.name()),
-                        fault: MaterialFault::KeyMismatch { certificate: path },
-                    },
-                    other => IdentityError::Library(other.to_string()),
-                }
-            })?;
+        let key = certified(certificate, &key, bundle.provider())?;
         Ok(Arc::new(NodeIdentity::new(node, bundle, key, clock)?))
     }
 
@@ -113,12 +105,7 @@ impl NodeIdentity {
         }
         let (certificate, key) = own.ok_or_else(|| unknown(node))?;
         let provider = provider(plan.security.post_quantum_required);
-        let key = CertifiedKey::from_der(
-            vec![certificate],
-            PrivateKeyDer::Pkcs8(key.serialize_der().into()),
-            &provider,
-        )
-        .map_err(|error| IdentityError::Library(error.to_string()))?;
+        let key = certified(certificate, &key, &provider)?;
         let bundle = Bundle::new(&plan.name, provider, roots)?;
         Ok(Arc::new(NodeIdentity::new(node, bundle, key, clock)?))
     }
@@ -227,6 +214,18 @@ fn provider(post_quantum_required: bool) -> Arc<CryptoProvider> {
         vec![kx_group::X25519MLKEM768, kx_group::X25519]
     };
     Arc::new(provider)
+}
+
+/// The pair as rustls signs with it.
+fn certified(
+    certificate: CertificateDer<'static>,
+    key: &rcgen::KeyPair,
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, IdentityError> {
+    let key = PrivateKeyDer::try_from(key.serialize_der())
+        .map_err(|error| IdentityError::Library(error.into()))?;
+    CertifiedKey::from_der(vec![certificate], key, provider)
+        .map_err(|error| IdentityError::Library(error.to_string()))
 }
 
 fn unknown(node: &NodeId) -> IdentityError {

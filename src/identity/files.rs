@@ -110,31 +110,60 @@ impl DomainFiles {
         Ok(roots)
     }
 
-    /// A node's certificate and key.
-    pub(super) fn read_leaf(
+    /// The root's key, and which of `roots` it is the key of.
+    pub(super) fn read_root_key(
         &self,
-        name: &str,
-    ) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), IdentityError> {
+        roots: &[CertificateDer<'static>],
+    ) -> Result<(KeyPair, CertificateDer<'static>), IdentityError> {
+        let path = self.root_key();
+        let key = read_key(&path, || {
+            MaterialFault::Missing {
+            what: format!("the key of domain {}'s root", self.domain),
+            next: "issue where that key is kept and copy the result here, or remove the root to make the domain anew".into(),
+        }
+        })?;
+        match roots.iter().find(|root| is_key_of(&key, root)) {
+            Some(root) => Ok((key, root.clone())),
+            None => Err(mismatch(&path, &self.root)),
+        }
+    }
+
+    /// A node's certificate.
+    pub(super) fn read_leaf(&self, name: &str) -> Result<CertificateDer<'static>, IdentityError> {
         let path = self.leaf(name);
-        let missing = |what: &str| MaterialFault::Missing {
-            what: format!("the {what} of node {}/{name}", self.domain),
+        let bytes = read(&path, Access::Public, || MaterialFault::Missing {
+            what: format!("the certificate of node {}/{name}", self.domain),
             next: "issue it with `tombolo certs issue`".into(),
-        };
-        let bytes = read(&path, Access::Public, || missing("certificate"))?;
-        let mut found = certificates(&path, &bytes)?;
-        let (Some(certificate), None) = (found.pop(), found.pop()) else {
-            return Err(material(
+        })?;
+        let found = certificates(&path, &bytes)?;
+        match <[_; 1]>::try_from(found) {
+            Ok([certificate]) => Ok(certificate),
+            Err(found) => Err(material(
                 &path,
                 MaterialFault::Malformed {
                     expected: "exactly one certificate in PEM".into(),
-                    found: "none or several".into(),
+                    found: found.len().to_string(),
                 },
-            ));
-        };
+            )),
+        }
+    }
+
+    /// A node's key, which must be that of `certificate`.
+    pub(super) fn read_leaf_key(
+        &self,
+        name: &str,
+        certificate: &CertificateDer<'static>,
+    ) -> Result<KeyPair, IdentityError> {
         let path = self.leaf_key(name);
-        let bytes = read(&path, Access::Secret, || missing("private key"))?;
-        let key = PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| no_key(&path))?;
-        Ok((certificate, key))
+        let key = read_key(&path, || MaterialFault::Missing {
+            what: format!("the private key of node {}/{name}", self.domain),
+            next: "restore it, or issue the pair anew with `tombolo certs issue`".into(),
+        })?;
+        if is_key_of(&key, certificate) {
+            Ok(key)
+        } else {
+            Err(mismatch(&path, &self.leaf(name)))
+        }
     }
 
     /// Writes the root for all to read.
@@ -177,8 +206,7 @@ pub(super) fn write_key(path: &Path, key: &KeyPair, replace: bool) -> Result<(),
     write(path, key.serialize_pem().as_bytes(), PRIVATE_MODE, replace)
 }
 
-/// Whether `key` is the one that `certificate` speaks of.
-pub(super) fn is_key_of(key: &KeyPair, certificate: &CertificateDer<'_>) -> bool {
+fn is_key_of(key: &KeyPair, certificate: &CertificateDer<'_>) -> bool {
     X509Certificate::from_der(certificate)
         .is_ok_and(|(_, parsed)| parsed.public_key().raw == key.subject_public_key_info())
 }
@@ -186,12 +214,12 @@ pub(super) fn is_key_of(key: &KeyPair, certificate: &CertificateDer<'_>) -> bool
 /// Whether there is something at `path`.
 pub(super) fn exists(path: &Path) -> Result<bool, IdentityError> {
     path.try_exists()
-        .map_err(|error| files("find", path, error))
+        .map_err(|error| files_fault("find", path, error))
 }
 
 /// Who may do what with a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Access {
+enum Access {
     /// Everyone may read it, not everyone write it.
     Public,
     /// Its owner alone.
@@ -199,7 +227,7 @@ pub(super) enum Access {
 }
 
 /// Reads a small file after a look at its mode.
-pub(super) fn read(
+fn read(
     path: &Path,
     access: Access,
     missing: impl FnOnce() -> MaterialFault,
@@ -208,11 +236,11 @@ pub(super) fn read(
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(material(path, missing()));
         }
-        other => other.map_err(|error| files("open", path, error))?,
+        other => other.map_err(|error| files_fault("open", path, error))?,
     };
     let mode = file
         .metadata()
-        .map_err(|error| files("read the mode of", path, error))?
+        .map_err(|error| files_fault("read the mode of", path, error))?
         .permissions()
         .mode()
         & 0o7777;
@@ -233,7 +261,7 @@ pub(super) fn read(
     let mut bytes = Vec::new();
     file.take(FILE_LENGTH_MAX + 1)
         .read_to_end(&mut bytes)
-        .map_err(|error| files("read", path, error))?;
+        .map_err(|error| files_fault("read", path, error))?;
     if bytes.len() as u64 > FILE_LENGTH_MAX {
         return Err(material(
             path,
@@ -247,10 +275,7 @@ pub(super) fn read(
 }
 
 /// All certificates of a PEM file.
-pub(super) fn certificates(
-    path: &Path,
-    bytes: &[u8],
-) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+fn certificates(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
     CertificateDer::pem_slice_iter(bytes)
         .collect::<Result<_, _>>()
         .map_err(|error| {
@@ -270,8 +295,8 @@ fn write(path: &Path, contents: &[u8], mode: u32, replace: bool) -> Result<(), I
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    fs::create_dir_all(folder).map_err(|error| files("make", folder, error))?;
-    let fail = |error| files("write", path, error);
+    fs::create_dir_all(folder).map_err(|error| files_fault("make", folder, error))?;
+    let fail = |error| files_fault("write", path, error);
     let mut file = tempfile::Builder::new()
         .prefix(".")
         .suffix(".part")
@@ -294,7 +319,7 @@ fn write(path: &Path, contents: &[u8], mode: u32, replace: bool) -> Result<(), I
     }
     File::open(folder)
         .and_then(|folder| folder.sync_all())
-        .map_err(|error| files("sync", folder, error))
+        .map_err(|error| files_fault("sync", folder, error))
 }
 
 pub(super) fn material(path: &Path, fault: MaterialFault) -> IdentityError {
@@ -304,12 +329,21 @@ pub(super) fn material(path: &Path, fault: MaterialFault) -> IdentityError {
     }
 }
 
-pub(super) fn files(action: &'static str, path: &Path, source: io::Error) -> IdentityError {
+pub(super) fn files_fault(action: &'static str, path: &Path, source: io::Error) -> IdentityError {
     IdentityError::Files {
         action,
         path: path.to_owned(),
         source: Arc::new(source),
     }
+}
+
+fn mismatch(key: &Path, certificate: &Path) -> IdentityError {
+    material(
+        key,
+        MaterialFault::KeyMismatch {
+            certificate: certificate.to_owned(),
+        },
+    )
 }
 
 /// Says nothing of what was found: it may be a key after all.

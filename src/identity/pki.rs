@@ -11,11 +11,11 @@ use rcgen::KeyPair;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use serde::Serialize;
 use tombolo_actors::identity::{IdentityError, MaterialFault};
-use tombolo_core::ids::{DomainId, NodeId, is_name};
+use tombolo_core::ids::{NodeId, is_name};
 use tombolo_core::plan::{DomainPlan, Plan};
 
 use super::bundle::{Bundle, Role};
-use super::files::{self, DomainFiles, exists, material, read_key, write_key};
+use super::files::{DomainFiles, exists, material, read_key, write_key};
 use super::mint::{self, Authority};
 use super::show::Entry;
 use super::validity::{Validity, rfc3339};
@@ -202,16 +202,8 @@ fn ensure_leaf(
         issue(files, &plan.name, node, &Terms::leaf(now))?;
         return Ok(Outcome::Made);
     }
-    let path = files.leaf(node.name());
-    let (certificate, _) = files.read_leaf(node.name())?;
-    let key_path = files.leaf_key(node.name());
-    let key = read_key(&key_path, || missing_key("node"))?;
-    if !files::is_key_of(&key, &certificate) {
-        return Err(material(
-            &key_path,
-            MaterialFault::KeyMismatch { certificate: path },
-        ));
-    }
+    let certificate = files.read_leaf(node.name())?;
+    let key = files.read_leaf_key(node.name(), &certificate)?;
     let validity = check_issued(plan, domain, files, node, &certificate)?;
     if !validity.is_due(now) {
         return Ok(Outcome::Found);
@@ -241,15 +233,7 @@ fn check_issued(
         provider(false),
         vec![(domain.id.clone(), roots)],
     )?;
-    let validity = super::show::validity_of(certificate).map_err(|found| {
-        material(
-            &path,
-            MaterialFault::Malformed {
-                expected: "a certificate with dates after 1970".into(),
-                found,
-            },
-        )
-    })?;
+    let validity = validity_of(&path, certificate)?;
     let then = UnixTime::since_unix_epoch(Duration::from_secs(validity.not_before));
     bundle
         .verify(certificate, &[], then, Role::Server)
@@ -265,24 +249,8 @@ fn authority(
     now: u64,
 ) -> Result<Authority, IdentityError> {
     let roots = files.read_roots(pin)?;
-    let key = read_key(&files.root_key(), || missing_key("root"))?;
-    let Some(root) = roots.into_iter().find(|root| files::is_key_of(&key, root)) else {
-        return Err(material(
-            &files.root_key(),
-            MaterialFault::KeyMismatch {
-                certificate: files.root().to_owned(),
-            },
-        ));
-    };
-    let validity = super::show::validity_of(&root).map_err(|found| {
-        material(
-            files.root(),
-            MaterialFault::Malformed {
-                expected: "the certificate of an authority".into(),
-                found,
-            },
-        )
-    })?;
+    let (key, root) = files.read_root_key(&roots)?;
+    let validity = validity_of(files.root(), &root)?;
     if now < validity.not_before {
         return Err(material(
             files.root(),
@@ -310,22 +278,26 @@ fn authority(
 /// The key at `path`, or a new one put there.
 fn take_up_key(path: &Path, replace: bool) -> Result<KeyPair, IdentityError> {
     if !replace && exists(path)? {
-        return read_key(path, || missing_key("domain"));
+        return read_key(path, || MaterialFault::Missing {
+            what: "a private key".into(),
+            next: "run this again".into(),
+        });
     }
     let key = mint::generate_key()?;
     write_key(path, &key, replace)?;
     Ok(key)
 }
 
-fn missing_key(whose: &str) -> MaterialFault {
-    MaterialFault::Missing {
-        what: format!("the {whose}'s private key"),
-        next: match whose {
-            "root" => "issue this node's certificate where the key is and copy it here, or remove the root to make the domain anew",
-            _ => "restore it, or issue the certificate anew with `tombolo certs issue`",
-        }
-        .into(),
-    }
+fn validity_of(path: &Path, certificate: &CertificateDer<'_>) -> Result<Validity, IdentityError> {
+    Validity::of(certificate).map_err(|found| {
+        material(
+            path,
+            MaterialFault::Malformed {
+                expected: "a certificate with dates after 1970".into(),
+                found,
+            },
+        )
+    })
 }
 
 fn check_federation(name: &str) -> Result<(), IdentityError> {

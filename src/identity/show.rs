@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use rustls::pki_types::{CertificateDer, UnixTime};
 use serde::Serialize;
-use tombolo_actors::identity::{IdentityError, MaterialFault};
+use tombolo_actors::identity::IdentityError;
 use tombolo_core::ids::DomainId;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::bundle::{Bundle, Role};
-use super::files::{
-    self, Access, DomainFiles, certificates, exists, hex, is_key_of, read, read_key, sha256,
-};
+use super::files::{DomainFiles, exists, files_fault, hex, sha256};
 use super::validity::{Validity, rfc3339};
 use super::{provider, spiffe};
 
@@ -119,43 +117,47 @@ pub fn show(folder: &Path, now: u64) -> Result<Vec<Entry>, IdentityError> {
 impl Entry {
     /// What is known of a domain's root.
     pub(super) fn of_root(files: &DomainFiles, now: u64) -> Entry {
-        let mut entry = Entry::read(files.root().to_owned(), Kind::Root, now);
-        match files.read_roots(None) {
-            Err(error) => entry.problem(&error),
-            // The key may well be kept elsewhere. If it is here, it must be in order.
-            Ok(roots) => match key_at(&files.root_key()) {
-                Ok(Some(key)) if !roots.iter().any(|root| is_key_of(&key, root)) => {
-                    entry.problem(&mismatch(&files.root_key(), files.root()));
-                }
-                Ok(_) => {}
-                Err(error) => entry.problem(&error),
-            },
-        }
+        let roots = files.read_roots(None);
+        let first = roots.as_ref().ok().and_then(|roots| roots.first());
+        let mut entry = Entry::new(files.root().to_owned(), Kind::Root, first, now);
+        // The key may well be kept elsewhere. If it is here, it must be in order.
+        let checked = roots.and_then(|roots| match exists(&files.root_key())? {
+            true => files.read_root_key(&roots).map(drop),
+            false => Ok(()),
+        });
+        entry
+            .problems
+            .extend(checked.err().map(|error| error.to_string()));
         entry
     }
 
     /// What is known of a node's certificate.
     pub(super) fn of_leaf(files: &DomainFiles, name: &str, now: u64) -> Entry {
-        let path = files.leaf(name);
-        let mut entry = Entry::read(path.clone(), Kind::Node, now);
-        match files.read_leaf(name) {
-            Err(error) => entry.problem(&error),
-            Ok((certificate, _)) => {
-                match key_at(&files.leaf_key(name)) {
-                    Ok(Some(key)) if is_key_of(&key, &certificate) => {}
-                    Ok(_) => entry.problem(&mismatch(&files.leaf_key(name), &path)),
-                    Err(error) => entry.problem(&error),
-                }
-                if let Err(problem) = check_leaf(files, name, &certificate) {
-                    entry.problems.push(problem);
-                }
+        let certificate = files.read_leaf(name);
+        let found = certificate.as_ref().ok();
+        let mut entry = Entry::new(files.leaf(name), Kind::Node, found, now);
+        match certificate {
+            Err(error) => entry.problems.push(error.to_string()),
+            Ok(certificate) => {
+                let key = files.read_leaf_key(name, &certificate);
+                entry
+                    .problems
+                    .extend(key.err().map(|error| error.to_string()));
+                entry
+                    .problems
+                    .extend(check_leaf(files, name, &certificate).err());
             }
         }
         entry
     }
 
     /// What the certificate itself says.
-    fn read(path: PathBuf, kind: Kind, now: u64) -> Entry {
+    fn new(
+        path: PathBuf,
+        kind: Kind,
+        certificate: Option<&CertificateDer<'static>>,
+        now: u64,
+    ) -> Entry {
         let mut entry = Entry {
             path,
             kind,
@@ -167,24 +169,19 @@ impl Entry {
             remaining_s: 0,
             problems: Vec::new(),
         };
-        // Whoever calls reads the file again, strictly, and reports why it cannot be read.
-        let Some(certificate) = read(&entry.path, Access::Public, || MaterialFault::Exists)
-            .and_then(|bytes| certificates(&entry.path, &bytes))
-            .ok()
-            .and_then(|certificates| certificates.into_iter().next())
-        else {
+        let Some(certificate) = certificate else {
             return entry;
         };
-        let Ok((_, parsed)) = X509Certificate::from_der(&certificate) else {
+        let Ok((_, parsed)) = X509Certificate::from_der(certificate) else {
             entry.problems.push("is no X.509 certificate".into());
             return entry;
         };
         entry.subject = parsed.subject().to_string();
-        entry.sha256 = hex(&sha256(&certificate));
-        if let Ok([uri]) = spiffe::uris(&certificate).as_deref() {
+        entry.sha256 = hex(&sha256(certificate));
+        if let Ok([uri]) = spiffe::uris(certificate).as_deref() {
             entry.spiffe_id = uri.clone();
         }
-        match validity_of(&certificate) {
+        match Validity::of(certificate) {
             Err(problem) => entry.problems.push(problem),
             Ok(validity) => {
                 entry.not_before = rfc3339(validity.not_before);
@@ -207,10 +204,6 @@ impl Entry {
             }
         }
         entry
-    }
-
-    fn problem(&mut self, error: &IdentityError) {
-        self.problems.push(error.to_string());
     }
 }
 
@@ -245,7 +238,7 @@ fn check_leaf(
         vec![(files.domain().clone(), roots)],
     )
     .map_err(|error| error.to_string())?;
-    let validity = validity_of(certificate)?;
+    let validity = Validity::of(certificate)?;
     let then = UnixTime::since_unix_epoch(Duration::from_secs(validity.not_before));
     bundle
         .verify(certificate, &[], then, Role::Server)
@@ -253,37 +246,9 @@ fn check_leaf(
         .map_err(|fault| fault.to_string())
 }
 
-/// The dates of a certificate.
-pub(super) fn validity_of(certificate: &CertificateDer<'_>) -> Result<Validity, String> {
-    let (_, parsed) = X509Certificate::from_der(certificate).map_err(|error| error.to_string())?;
-    let unix = |time: x509_parser::time::ASN1Time| {
-        u64::try_from(time.timestamp()).map_err(|_| format!("{time}, a date before 1970"))
-    };
-    Ok(Validity {
-        not_before: unix(parsed.validity().not_before)?,
-        not_after: unix(parsed.validity().not_after)?,
-    })
-}
-
-fn key_at(path: &Path) -> Result<Option<rcgen::KeyPair>, IdentityError> {
-    if !exists(path)? {
-        return Ok(None);
-    }
-    read_key(path, || MaterialFault::Exists).map(Some)
-}
-
-fn mismatch(key: &Path, certificate: &Path) -> IdentityError {
-    files::material(
-        key,
-        MaterialFault::KeyMismatch {
-            certificate: certificate.to_owned(),
-        },
-    )
-}
-
 /// The stems of `*.pem` and the names of folders, sorted.
 fn list(folder: &Path) -> Result<(BTreeSet<String>, BTreeSet<String>), IdentityError> {
-    let fail = |error| files::files("list", folder, error);
+    let fail = |error| files_fault("list", folder, error);
     let (mut stems, mut folders) = (BTreeSet::new(), BTreeSet::new());
     for entry in std::fs::read_dir(folder).map_err(fail)? {
         let path = entry.map_err(fail)?.path();

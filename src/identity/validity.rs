@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use rustls::pki_types::CertificateDer;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tombolo_actors::identity::IdentityError;
+use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 /// How far a certificate is dated back, so that a verifier whose clock is behind accepts it at once: twice the tolerated five minutes.
 const BACKDATE_S: u64 = 600;
@@ -23,6 +25,19 @@ pub(super) struct Validity {
 }
 
 impl Validity {
+    /// What a certificate says of itself.
+    pub(super) fn of(certificate: &CertificateDer<'_>) -> Result<Validity, String> {
+        let (_, parsed) =
+            X509Certificate::from_der(certificate).map_err(|error| error.to_string())?;
+        let unix = |time: ASN1Time| {
+            u64::try_from(time.timestamp()).map_err(|_| format!("{time}, a date before 1970"))
+        };
+        Ok(Validity {
+            not_before: unix(parsed.validity().not_before)?,
+            not_after: unix(parsed.validity().not_after)?,
+        })
+    }
+
     /// From a little before `now` for `lifetime`.
     pub(super) fn starting(
         now: u64,
