@@ -1,0 +1,384 @@
+//! Certificates and keys on disk.
+//!
+//! A root is public (0644) but only its owner may write it; keys and nodes' certificates are their owner's alone (0600). Files appear whole or
+//! not at all, and are not replaced unless that is asked for.
+
+use std::fmt::Write as _;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Write as _};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rcgen::{Certificate, KeyPair, PublicKeyData};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tombolo_actors::identity::{IdentityError, MaterialFault};
+use tombolo_core::ids::DomainId;
+use tombolo_core::plan::DomainPlan;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// The largest file read: some dozens of certificates.
+const FILE_LENGTH_MAX: u64 = 64 * 1024;
+
+/// The most roots of one domain: the present one, the next one, and room.
+const ROOTS_MAX: usize = 8;
+
+const ROOT_MODE: u32 = 0o644;
+const PRIVATE_MODE: u32 = 0o600;
+
+/// Where one domain's certificates and keys lie: the root, its key beside it, and a folder with the domain's name for its nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DomainFiles {
+    domain: DomainId,
+    root: PathBuf,
+}
+
+impl DomainFiles {
+    /// `<folder>/<domain>.pem` and what belongs to it.
+    pub fn in_folder(folder: &Path, domain: &DomainId) -> DomainFiles {
+        DomainFiles {
+            domain: domain.clone(),
+            root: folder.join(format!("{domain}.pem")),
+        }
+    }
+
+    /// The root that the plan names and what belongs to it.
+    pub fn of_plan(domain: &DomainPlan) -> DomainFiles {
+        DomainFiles {
+            domain: domain.id.clone(),
+            root: domain.root.clone(),
+        }
+    }
+
+    /// The domain.
+    pub fn domain(&self) -> &DomainId {
+        &self.domain
+    }
+
+    /// The root.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The root's key.
+    pub fn root_key(&self) -> PathBuf {
+        key_beside(&self.root)
+    }
+
+    /// A node's certificate.
+    pub fn leaf(&self, name: &str) -> PathBuf {
+        self.root
+            .with_file_name(self.domain.as_str())
+            .join(format!("{name}.pem"))
+    }
+
+    /// A node's key.
+    pub fn leaf_key(&self, name: &str) -> PathBuf {
+        key_beside(&self.leaf(name))
+    }
+
+    /// The domain's roots; with a pin, those that it names.
+    pub(super) fn read_roots(
+        &self,
+        pin: Option<&[u8; 32]>,
+    ) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+        let fail = |fault| material(&self.root, fault);
+        let bytes = read(&self.root, Access::Public, || {
+            MaterialFault::Missing {
+            what: format!("the root certificate of domain {}", self.domain),
+            next: "copy it from the domain's administration, or make the domain with `tombolo certs init`".into(),
+        }
+        })?;
+        let mut roots = certificates(&self.root, &bytes)?;
+        if roots.is_empty() || roots.len() > ROOTS_MAX {
+            return Err(fail(MaterialFault::Malformed {
+                expected: format!("1 to {ROOTS_MAX} certificates in PEM"),
+                found: roots.len().to_string(),
+            }));
+        }
+        if let Some(pin) = pin {
+            let found: Vec<String> = roots.iter().map(|root| hex(&sha256(root))).collect();
+            roots.retain(|root| sha256(root) == *pin);
+            if roots.is_empty() {
+                return Err(fail(MaterialFault::Pin {
+                    expected: hex(pin),
+                    found: found.join(", "),
+                }));
+            }
+        }
+        Ok(roots)
+    }
+
+    /// The root's key, and which of `roots` it is the key of.
+    pub(super) fn read_root_key(
+        &self,
+        roots: &[CertificateDer<'static>],
+    ) -> Result<(KeyPair, CertificateDer<'static>), IdentityError> {
+        let path = self.root_key();
+        let key = read_key(&path, || {
+            MaterialFault::Missing {
+            what: format!("the key of domain {}'s root", self.domain),
+            next: "issue where that key is kept and copy the result here, or remove the root to make the domain anew".into(),
+        }
+        })?;
+        match roots.iter().find(|root| is_key_of(&key, root)) {
+            Some(root) => Ok((key, root.clone())),
+            None => Err(mismatch(&path, &self.root)),
+        }
+    }
+
+    /// A node's certificate.
+    pub(super) fn read_leaf(&self, name: &str) -> Result<CertificateDer<'static>, IdentityError> {
+        let path = self.leaf(name);
+        let bytes = read(&path, Access::Public, || MaterialFault::Missing {
+            what: format!("the certificate of node {}/{name}", self.domain),
+            next: "issue it with `tombolo certs issue`".into(),
+        })?;
+        let found = certificates(&path, &bytes)?;
+        match <[_; 1]>::try_from(found) {
+            Ok([certificate]) => Ok(certificate),
+            Err(found) => Err(material(
+                &path,
+                MaterialFault::Malformed {
+                    expected: "exactly one certificate in PEM".into(),
+                    found: found.len().to_string(),
+                },
+            )),
+        }
+    }
+
+    /// A node's key, which must be that of `certificate`.
+    pub(super) fn read_leaf_key(
+        &self,
+        name: &str,
+        certificate: &CertificateDer<'static>,
+    ) -> Result<KeyPair, IdentityError> {
+        let path = self.leaf_key(name);
+        let key = read_key(&path, || MaterialFault::Missing {
+            what: format!("the private key of node {}/{name}", self.domain),
+            next: "restore it, or issue the pair anew with `tombolo certs issue`".into(),
+        })?;
+        if is_key_of(&key, certificate) {
+            Ok(key)
+        } else {
+            Err(mismatch(&path, &self.leaf(name)))
+        }
+    }
+
+    /// Writes the root for all to read.
+    pub(super) fn write_root(
+        &self,
+        root: &Certificate,
+        replace: bool,
+    ) -> Result<(), IdentityError> {
+        write(&self.root, root.pem().as_bytes(), ROOT_MODE, replace)
+    }
+
+    /// Writes a node's certificate for its owner only.
+    pub(super) fn write_leaf(
+        &self,
+        name: &str,
+        leaf: &Certificate,
+        replace: bool,
+    ) -> Result<(), IdentityError> {
+        write(
+            &self.leaf(name),
+            leaf.pem().as_bytes(),
+            PRIVATE_MODE,
+            replace,
+        )
+    }
+}
+
+/// Reads a private key that only its owner can read.
+pub(super) fn read_key(
+    path: &Path,
+    missing: impl FnOnce() -> MaterialFault,
+) -> Result<KeyPair, IdentityError> {
+    let bytes = read(path, Access::Secret, missing)?;
+    let key = PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| no_key(path))?;
+    KeyPair::try_from(&key).map_err(|_| no_key(path))
+}
+
+/// Writes a private key for its owner only.
+pub(super) fn write_key(path: &Path, key: &KeyPair, replace: bool) -> Result<(), IdentityError> {
+    write(path, key.serialize_pem().as_bytes(), PRIVATE_MODE, replace)
+}
+
+fn is_key_of(key: &KeyPair, certificate: &CertificateDer<'_>) -> bool {
+    X509Certificate::from_der(certificate)
+        .is_ok_and(|(_, parsed)| parsed.public_key().raw == key.subject_public_key_info())
+}
+
+/// Whether there is something at `path`.
+pub(super) fn exists(path: &Path) -> Result<bool, IdentityError> {
+    path.try_exists()
+        .map_err(|error| files_fault("find", path, error))
+}
+
+/// Who may do what with a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// Everyone may read it, not everyone write it.
+    Public,
+    /// Its owner alone.
+    Secret,
+}
+
+/// Reads a small file after a look at its mode.
+fn read(
+    path: &Path,
+    access: Access,
+    missing: impl FnOnce() -> MaterialFault,
+) -> Result<Vec<u8>, IdentityError> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(material(path, missing()));
+        }
+        other => other.map_err(|error| files_fault("open", path, error))?,
+    };
+    let mode = file
+        .metadata()
+        .map_err(|error| files_fault("read the mode of", path, error))?
+        .permissions()
+        .mode()
+        & 0o7777;
+    let (forbidden, expected, danger) = match access {
+        Access::Public => (0o002, ROOT_MODE, "replace"),
+        Access::Secret => (0o077, PRIVATE_MODE, "read or replace"),
+    };
+    if mode & forbidden != 0 {
+        return Err(material(
+            path,
+            MaterialFault::Exposed {
+                mode,
+                expected,
+                danger,
+            },
+        ));
+    }
+    let mut bytes = Vec::new();
+    file.take(FILE_LENGTH_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| files_fault("read", path, error))?;
+    if bytes.len() as u64 > FILE_LENGTH_MAX {
+        return Err(material(
+            path,
+            MaterialFault::Malformed {
+                expected: format!("at most {FILE_LENGTH_MAX} bytes"),
+                found: "more".into(),
+            },
+        ));
+    }
+    Ok(bytes)
+}
+
+/// All certificates of a PEM file.
+fn certificates(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    CertificateDer::pem_slice_iter(bytes)
+        .collect::<Result<_, _>>()
+        .map_err(|error| {
+            material(
+                path,
+                MaterialFault::Malformed {
+                    expected: "certificates in PEM".into(),
+                    found: error.to_string(),
+                },
+            )
+        })
+}
+
+/// Puts a whole file in place, durably. The mode is never wider than `mode`, not even for a moment.
+fn write(path: &Path, contents: &[u8], mode: u32, replace: bool) -> Result<(), IdentityError> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    fs::create_dir_all(folder).map_err(|error| files_fault("make", folder, error))?;
+    let fail = |error| files_fault("write", path, error);
+    let mut file = tempfile::Builder::new()
+        .prefix(".")
+        .suffix(".part")
+        .permissions(Permissions::from_mode(PRIVATE_MODE))
+        .tempfile_in(folder)
+        .map_err(fail)?;
+    file.write_all(contents).map_err(fail)?;
+    file.as_file()
+        .set_permissions(Permissions::from_mode(mode))
+        .map_err(fail)?;
+    file.as_file().sync_all().map_err(fail)?;
+    if replace {
+        file.persist(path).map_err(|error| fail(error.error))?;
+    } else {
+        file.persist_noclobber(path)
+            .map_err(|error| match error.error.kind() {
+                io::ErrorKind::AlreadyExists => material(path, MaterialFault::Exists),
+                _ => fail(error.error),
+            })?;
+    }
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(|error| files_fault("sync", folder, error))
+}
+
+pub(super) fn material(path: &Path, fault: MaterialFault) -> IdentityError {
+    IdentityError::Material {
+        path: path.to_owned(),
+        fault,
+    }
+}
+
+pub(super) fn files_fault(action: &'static str, path: &Path, source: io::Error) -> IdentityError {
+    IdentityError::Files {
+        action,
+        path: path.to_owned(),
+        source: Arc::new(source),
+    }
+}
+
+fn mismatch(key: &Path, certificate: &Path) -> IdentityError {
+    material(
+        key,
+        MaterialFault::KeyMismatch {
+            certificate: certificate.to_owned(),
+        },
+    )
+}
+
+/// Says nothing of what was found: it may be a key after all.
+fn no_key(path: &Path) -> IdentityError {
+    material(
+        path,
+        MaterialFault::Malformed {
+            expected: "a private key in PEM (PKCS #8)".into(),
+            found: "something else".into(),
+        },
+    )
+}
+
+/// `x.pem` -> `x.key`.
+fn key_beside(certificate: &Path) -> PathBuf {
+    if certificate.extension().is_some_and(|it| it == "key") {
+        certificate.with_extension("key.key")
+    } else {
+        certificate.with_extension("key")
+    }
+}
+
+/// SHA-256.
+pub(super) fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
+    digest
+        .as_ref()
+        .try_into()
+        .expect("a SHA-256 digest has 32 bytes")
+}
+
+/// Lower-case hexadecimal.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a string takes all that is written");
+        text
+    })
+}

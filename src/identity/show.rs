@@ -1,0 +1,273 @@
+//! Says which certificates are there and what is wrong with them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustls::pki_types::{CertificateDer, UnixTime};
+use serde::Serialize;
+use tombolo_actors::identity::IdentityError;
+use tombolo_core::ids::DomainId;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::bundle::{Bundle, Role};
+use super::files::{DomainFiles, exists, files_fault, hex, sha256};
+use super::validity::{Validity, rfc3339};
+use super::{provider, spiffe};
+
+/// The most certificates shown of one folder.
+const ENTRIES_MAX: usize = 10_000;
+
+/// One certificate on disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Entry {
+    /// Its file.
+    pub path: PathBuf,
+    /// `root` or `node`.
+    pub kind: Kind,
+    /// Its subject, empty if it cannot be read; so below.
+    pub subject: String,
+    /// The name that counts; empty for a root.
+    pub spiffe_id: String,
+    /// RFC 3339.
+    pub not_before: String,
+    /// RFC 3339.
+    pub not_after: String,
+    /// Of its DER, in hexadecimal: what `root_sha256` pins.
+    pub sha256: String,
+    /// Seconds of life left; zero if it has ended.
+    pub remaining_s: u64,
+    /// What is wrong, each with what to do about it.
+    pub problems: Vec<String>,
+}
+
+/// What a certificate is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// It vouches for its domain's nodes.
+    Root,
+    /// It speaks for one node.
+    Node,
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            Kind::Root => "root",
+            Kind::Node => "node",
+        };
+        write!(f, "{kind} {}", self.path.display())?;
+        for (name, value) in [("subject", &self.subject), ("id", &self.spiffe_id)] {
+            if !value.is_empty() {
+                write!(f, "\n  {name} {value}")?;
+            }
+        }
+        if !self.sha256.is_empty() {
+            write!(
+                f,
+                "\n  valid {} to {} ({} left)\n  sha256 {}",
+                self.not_before,
+                self.not_after,
+                span(self.remaining_s),
+                self.sha256
+            )?;
+        }
+        for problem in &self.problems {
+            write!(f, "\n  problem: {problem}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Every root of the form `<folder>/<domain>.pem` and every node's certificate `<folder>/<domain>/<name>.pem`, each domain's root first.
+///
+/// # Errors
+///
+/// The folder cannot be listed. Whatever is wrong with one file is among its problems.
+pub fn show(folder: &Path, now: u64) -> Result<Vec<Entry>, IdentityError> {
+    let (roots, folders) = list(folder)?;
+    let domains: BTreeSet<DomainId> = roots
+        .iter()
+        .chain(&folders)
+        .filter_map(|name| name.parse().ok())
+        .collect();
+    let mut entries = Vec::new();
+    for domain in domains {
+        let files = DomainFiles::in_folder(folder, &domain);
+        if roots.contains(domain.as_str()) {
+            entries.push(Entry::of_root(&files, now));
+        }
+        if folders.contains(domain.as_str()) {
+            for name in list(&folder.join(domain.as_str()))?.0 {
+                entries.push(Entry::of_leaf(&files, &name, now));
+            }
+        }
+        if entries.len() > ENTRIES_MAX {
+            return Err(IdentityError::Configuration(format!(
+                "{} holds more than {ENTRIES_MAX} certificates; name a smaller folder",
+                folder.display()
+            )));
+        }
+    }
+    Ok(entries)
+}
+
+impl Entry {
+    /// What is known of a domain's root.
+    pub(super) fn of_root(files: &DomainFiles, now: u64) -> Entry {
+        let roots = files.read_roots(None);
+        let first = roots.as_ref().ok().and_then(|roots| roots.first());
+        let mut entry = Entry::new(files.root().to_owned(), Kind::Root, first, now);
+        // The key may well be kept elsewhere. If it is here, it must be in order.
+        let checked = roots.and_then(|roots| match exists(&files.root_key())? {
+            true => files.read_root_key(&roots).map(drop),
+            false => Ok(()),
+        });
+        entry
+            .problems
+            .extend(checked.err().map(|error| error.to_string()));
+        entry
+    }
+
+    /// What is known of a node's certificate.
+    pub(super) fn of_leaf(files: &DomainFiles, name: &str, now: u64) -> Entry {
+        let certificate = files.read_leaf(name);
+        let found = certificate.as_ref().ok();
+        let mut entry = Entry::new(files.leaf(name), Kind::Node, found, now);
+        match certificate {
+            Err(error) => entry.problems.push(error.to_string()),
+            Ok(certificate) => {
+                let key = files.read_leaf_key(name, &certificate);
+                entry
+                    .problems
+                    .extend(key.err().map(|error| error.to_string()));
+                entry
+                    .problems
+                    .extend(check_leaf(files, name, &certificate).err());
+            }
+        }
+        entry
+    }
+
+    /// What the certificate itself says.
+    fn new(
+        path: PathBuf,
+        kind: Kind,
+        certificate: Option<&CertificateDer<'static>>,
+        now: u64,
+    ) -> Entry {
+        let mut entry = Entry {
+            path,
+            kind,
+            subject: String::new(),
+            spiffe_id: String::new(),
+            not_before: String::new(),
+            not_after: String::new(),
+            sha256: String::new(),
+            remaining_s: 0,
+            problems: Vec::new(),
+        };
+        let Some(certificate) = certificate else {
+            return entry;
+        };
+        let Ok((_, parsed)) = X509Certificate::from_der(certificate) else {
+            entry.problems.push("is no X.509 certificate".into());
+            return entry;
+        };
+        entry.subject = parsed.subject().to_string();
+        entry.sha256 = hex(&sha256(certificate));
+        if let Ok([uri]) = spiffe::uris(certificate).as_deref() {
+            entry.spiffe_id = uri.clone();
+        }
+        match Validity::of(certificate) {
+            Err(problem) => entry.problems.push(problem),
+            Ok(validity) => {
+                entry.not_before = rfc3339(validity.not_before);
+                entry.not_after = rfc3339(validity.not_after);
+                entry.remaining_s = validity.not_after.saturating_sub(now);
+                if now < validity.not_before {
+                    entry.problems.push(format!(
+                        "not yet valid: now {}; check this machine's clock",
+                        rfc3339(now)
+                    ));
+                } else if entry.remaining_s == 0 {
+                    entry
+                        .problems
+                        .push(format!("has expired: now {}; renew it", rfc3339(now)));
+                } else if validity.is_due(now) {
+                    entry
+                        .problems
+                        .push("less than a third of its life is left; renew it".into());
+                }
+            }
+        }
+        entry
+    }
+}
+
+/// Whether the certificate is the one that its path promises, signed by the root beside it.
+fn check_leaf(
+    files: &DomainFiles,
+    name: &str,
+    certificate: &CertificateDer<'static>,
+) -> Result<(), String> {
+    let uris = spiffe::uris(certificate).map_err(|fault| fault.to_string())?;
+    let [uri] = &uris[..] else {
+        return Err(format!(
+            "holds {} URI names, expected exactly one; issue it anew",
+            uris.len()
+        ));
+    };
+    let federation = match spiffe::split(uri) {
+        Some((domain, federation, found)) if domain == files.domain().as_str() && found == name => {
+            federation
+        }
+        _ => {
+            return Err(format!(
+                "holds {uri:?}, expected spiffe://{}.<federation>/node/{name}; issue it anew",
+                files.domain()
+            ));
+        }
+    };
+    let roots = files.read_roots(None).map_err(|error| error.to_string())?;
+    let bundle = Bundle::new(
+        federation,
+        provider(false),
+        vec![(files.domain().clone(), roots)],
+    )
+    .map_err(|error| error.to_string())?;
+    let validity = Validity::of(certificate)?;
+    let then = UnixTime::since_unix_epoch(Duration::from_secs(validity.not_before));
+    bundle
+        .verify(certificate, &[], then, Role::Server)
+        .map(drop)
+        .map_err(|fault| fault.to_string())
+}
+
+/// The stems of `*.pem` and the names of folders, sorted.
+fn list(folder: &Path) -> Result<(BTreeSet<String>, BTreeSet<String>), IdentityError> {
+    let fail = |error| files_fault("list", folder, error);
+    let (mut stems, mut folders) = (BTreeSet::new(), BTreeSet::new());
+    for entry in std::fs::read_dir(folder).map_err(fail)? {
+        let path = entry.map_err(fail)?.path();
+        let part =
+            |part: Option<&std::ffi::OsStr>| part.and_then(|it| it.to_str()).map(str::to_owned);
+        if path.is_dir() {
+            folders.extend(part(path.file_name()));
+        } else if path.extension().is_some_and(|it| it == "pem") {
+            stems.extend(part(path.file_stem()));
+        }
+    }
+    Ok((stems, folders))
+}
+
+/// `6 d 3 h`, `3 h 20 min` or `90 s`.
+fn span(seconds: u64) -> String {
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=86_399 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
