@@ -1,0 +1,182 @@
+//! The trainer of one node: its rows, its batches, its model.
+
+use tombolo_core::ids::NodeId;
+use tombolo_core::plan::{Init, Plan, TrainerKind};
+use tombolo_core::rng::Rng;
+use tombolo_core::tensor::{Layout, LayoutError};
+use tombolo_core::trainer::{Evaluation, Task, TrainError, Trained, Trainer};
+
+use super::batches::Batches;
+use super::digits::{DataError, Digits};
+use super::model::Network;
+use super::partition::{PartitionError, partition};
+
+/// The most hidden units: far more than the digits need, far less than would exhaust a machine.
+pub const HIDDEN_MAX: usize = 1 << 16;
+
+/// Settings that no built-in model can be trained with.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainerError {
+    /// The number of hidden units.
+    #[error("[model] hidden is {hidden}, expected 1 to {HIDDEN_MAX}")]
+    Hidden {
+        /// As given.
+        hidden: usize,
+    },
+    /// The batch size.
+    #[error("[model] batch is 0, expected at least one row")]
+    Batch,
+    /// The learning rate.
+    #[error("[model] learning_rate is {learning_rate}, expected a positive finite number")]
+    LearningRate {
+        /// As given.
+        learning_rate: f64,
+    },
+    /// An MLP of zeros.
+    #[error(
+        "[model] init = \"zeros\" cannot start digits-mlp: its hidden units would stay off for ever; give init a seed"
+    )]
+    ZeroMlp,
+    /// A node that the plan does not have.
+    #[error("the topology declares no node {node}: use one of its names")]
+    UnknownNode {
+        /// As asked for.
+        node: NodeId,
+    },
+    /// No rows for the node.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    /// The model is too large.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The data does not load.
+    #[error(transparent)]
+    Data(#[from] DataError),
+}
+
+/// Trains a built-in model on one node's share of the digits.
+///
+/// Nothing is kept between rounds but buffers, so a round may be repeated, skipped or trained by a new trainer, with the same result.
+#[derive(Debug)]
+pub struct DigitsTrainer {
+    node: NodeId,
+    digits: &'static Digits,
+    network: Network,
+    batches: Batches,
+    init: Init,
+    learning_rate: f64,
+}
+
+impl DigitsTrainer {
+    /// The trainer of `node`.
+    ///
+    /// # Errors
+    /// Settings of `[model]` that cannot be trained with, or a node that the plan does not have.
+    pub fn new(plan: &Plan, node: &NodeId) -> Result<Self, TrainerError> {
+        let model = &plan.model;
+        if model.batch == 0 {
+            return Err(TrainerError::Batch);
+        }
+        if !(model.learning_rate.is_finite() && model.learning_rate > 0.0) {
+            return Err(TrainerError::LearningRate {
+                learning_rate: model.learning_rate,
+            });
+        }
+        if model.trainer == TrainerKind::DigitsMlp {
+            if !(1..=HIDDEN_MAX).contains(&model.hidden) {
+                return Err(TrainerError::Hidden {
+                    hidden: model.hidden,
+                });
+            }
+            if model.init == Init::Zeros {
+                return Err(TrainerError::ZeroMlp);
+            }
+        }
+        let digits = Digits::load()?;
+        let rows = partition(plan)?
+            .remove(node)
+            .ok_or_else(|| TrainerError::UnknownNode { node: node.clone() })?;
+        Ok(DigitsTrainer {
+            node: node.clone(),
+            digits,
+            network: Network::new(model.trainer, model.hidden)?,
+            batches: Batches::new(rows, model.batch, model.order),
+            init: model.init,
+            learning_rate: model.learning_rate,
+        })
+    }
+
+    fn check(&self, parameters: &[f32]) -> Result<(), TrainError> {
+        let expected = self.network.layout().len();
+        if parameters.len() == expected {
+            return Ok(());
+        }
+        Err(TrainError(format!(
+            "the model has {} parameters where this trainer's has {expected}: node and federation differ in [model]",
+            parameters.len()
+        )))
+    }
+}
+
+impl Trainer for DigitsTrainer {
+    fn layout(&self) -> Layout {
+        self.network.layout().clone()
+    }
+
+    /// From the seed of `[model] init` and the federation's.
+    fn initialize(&mut self, seed: u64, parameters: &mut [f32]) -> Result<(), TrainError> {
+        self.check(parameters)?;
+        match self.init {
+            Init::Zeros => parameters.fill(0.0),
+            Init::Seed(init) => {
+                let rng = Rng::derive(seed, &[b"init", &init.to_le_bytes()]);
+                self.network.initialize(rng, parameters);
+            }
+        }
+        Ok(())
+    }
+
+    fn train(&mut self, task: &Task, parameters: &mut [f32]) -> Result<Trained, TrainError> {
+        self.check(parameters)?;
+        if task.node != self.node {
+            return Err(TrainError(format!(
+                "the trainer of {} was asked to train for {}",
+                self.node, task.node
+            )));
+        }
+        let steps = self.batches.steps(task.sync_every);
+        if steps == 0 {
+            return Err(TrainError("sync_every asks for no step at all".into()));
+        }
+        let mut loss = 0.0;
+        for step in 0..steps {
+            let rows = self.batches.batch(task, step);
+            let learning_rate = self.learning_rate as f32;
+            loss += self
+                .network
+                .step(self.digits, rows, learning_rate, parameters);
+        }
+        Ok(Trained {
+            samples: self.batches.rows() as u64,
+            loss: loss / steps as f64,
+            steps,
+            learning_rate: self.learning_rate,
+        })
+    }
+
+    fn evaluate(&mut self, parameters: &[f32]) -> Result<Evaluation, TrainError> {
+        self.check(parameters)?;
+        let (mut rows, mut right, mut loss) = (0.0, 0.0, 0.0);
+        for row in Digits::test_rows() {
+            let (is_right, row_loss) = self.network.judge(self.digits, row, parameters);
+            rows += 1.0;
+            right += f64::from(u8::from(is_right));
+            loss += row_loss;
+        }
+        Ok(Evaluation {
+            accuracy: right / rows,
+            loss: loss / rows,
+        })
+    }
+}
