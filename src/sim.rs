@@ -1,1 +1,377 @@
-//! sim
+//! The real protocol in virtual time.
+//!
+//! A [`SimWorld`] holds a network, a clock and one [`Env`] per node. Actors, links and quinn run on it unchanged, on one thread, as fast
+//! as the machine computes: whenever everyone waits, the clock jumps to the next thing that happens. Every choice derives from the seed,
+//! so that equal seeds give equal traces (SEED-1), and a failure is replayed by running its seed again.
+//!
+//! - [`network`]: sockets, links, timers and the clock.
+//! - [`link`], [`trace`]: what a path does to datagrams; what happened.
+//! - [`socket`]: the network as quinn sees it.
+//! - [`runner`]: the root future, with the limits that end every simulation.
+//! - [`env`], [`files`]: one node's view of the world, and its disk.
+
+mod env;
+mod files;
+pub(crate) mod link;
+mod network;
+mod runner;
+mod socket;
+mod trace;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tombolo_actors::env::{Env, Files};
+use tombolo_core::ids::NodeId;
+use tombolo_core::plan::Plan;
+use tombolo_core::time::Micros;
+
+use crate::world::scope::Scope;
+use env::SimEnv;
+use files::MemoryFiles;
+use network::Network;
+
+pub use link::{LinkModel, LinkStatistics};
+pub use trace::{TraceEvent, TraceKind};
+
+/// How long a simulation may last unless told otherwise.
+const LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long local training takes unless told otherwise, and how much that varies.
+const TRAINING: (Duration, f64) = (Duration::from_millis(40), 0.2);
+
+/// A simulation that did not come to its end.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SimError {
+    /// Virtual time ran out.
+    #[error(
+        "the simulation with seed {seed} did not end within {limit:?} of virtual time: raise the limit or find who waits for what never \
+         comes; the last events were\n{events}"
+    )]
+    Limit {
+        /// Replays it.
+        seed: u64,
+        /// The limit that was passed.
+        limit: Duration,
+        /// The last events, one a line.
+        events: String,
+    },
+    /// Tasks kept waking each other while the clock stood still.
+    #[error(
+        "the simulation with seed {seed} stands still at {at:?}: tasks wake each other without waiting for anything; the last events \
+         were\n{events}"
+    )]
+    Stalled {
+        /// Replays it.
+        seed: u64,
+        /// Where the clock stands.
+        at: Duration,
+        /// The last events, one a line.
+        events: String,
+    },
+    /// A world can be run once.
+    #[error("the simulation with seed {seed} has run before: make a new world for each run")]
+    AlreadyRan {
+        /// Its seed.
+        seed: u64,
+    },
+    /// Tokio refused the runtime.
+    #[error("the simulation's runtime could not be made: {0}")]
+    Runtime(String),
+}
+
+/// A simulated world; a handle. Make nodes with [`SimWorld::env`], then give [`SimWorld::run`] what shall happen.
+#[derive(Clone)]
+pub struct SimWorld {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    seed: u64,
+    network: Network,
+    /// What runs beside the scenario: the nodes' scopes.
+    root: Scope,
+    state: Mutex<State>,
+}
+
+struct State {
+    limit: Duration,
+    training: (Duration, f64),
+    nodes: BTreeMap<NodeId, Node>,
+    directory: BTreeMap<NodeId, SocketAddr>,
+}
+
+struct Node {
+    env: Arc<SimEnv>,
+    files: Arc<MemoryFiles>,
+    clock_step: i64,
+    slowness: f64,
+}
+
+impl fmt::Debug for SimWorld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimWorld(seed {})", self.shared.seed)
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no code under this lock panics")
+    }
+
+    fn last_events(&self) -> String {
+        let lines: Vec<String> = self
+            .network
+            .events()
+            .iter()
+            .map(TraceEvent::to_string)
+            .collect();
+        lines.join("\n")
+    }
+}
+
+impl SimWorld {
+    /// A world without nodes.
+    pub fn new(seed: u64) -> Self {
+        SimWorld {
+            shared: Arc::new(Shared {
+                seed,
+                network: Network::new(seed),
+                root: Scope::new(),
+                state: Mutex::new(State {
+                    limit: LIMIT,
+                    training: TRAINING,
+                    nodes: BTreeMap::new(),
+                    directory: BTreeMap::new(),
+                }),
+            }),
+        }
+    }
+
+    /// Sets the virtual time after which [`SimWorld::run`] gives up; one day by default.
+    pub fn set_limit(&self, limit: Duration) {
+        self.shared.lock().limit = limit;
+    }
+
+    /// Sets how long local training takes: `base`, give or take the share `spread`.
+    pub fn set_training(&self, base: Duration, spread: f64) {
+        self.shared.lock().training = (base, spread.clamp(0.0, 1.0));
+    }
+
+    /// Runs a scenario to its end, then ends every node. `Err` if it takes too long or stands still.
+    ///
+    /// # Errors
+    /// See [`SimError`]. What the scenario returns is not looked at.
+    ///
+    /// # Panics
+    /// If the scenario panics, after printing seed and last events.
+    pub fn run<F, T>(&self, scenario: impl FnOnce(SimWorld) -> F) -> Result<T, SimError>
+    where
+        F: Future<Output = T> + 'static,
+        T: 'static,
+    {
+        runner::run(self, scenario)
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.shared.seed
+    }
+
+    /// Virtual time since the start.
+    pub fn now(&self) -> Micros {
+        Micros(self.shared.network.now() / 1000)
+    }
+
+    /// Ends after `span` of virtual time, to the nanosecond.
+    pub fn sleep(&self, span: Duration) -> impl Future<Output = ()> + Send + use<> {
+        let network = self.shared.network.clone();
+        let at = network.now().saturating_add(nanos(span));
+        socket::Timer::new(network, at)
+    }
+
+    /// A node's view of the world; the node is made if there is none of that name. After a crash: the view that is dead.
+    pub fn env(&self, node: &NodeId) -> Arc<dyn Env> {
+        let mut state = self.shared.lock();
+        if let Some(node) = state.nodes.get(node) {
+            return node.env.clone();
+        }
+        self.shared.network.add_node(node);
+        let files = Arc::new(MemoryFiles::new());
+        let env = self.start(node, 1, &files);
+        state.nodes.insert(
+            node.clone(),
+            Node {
+                env: env.clone(),
+                files,
+                clock_step: 0,
+                slowness: 1.0,
+            },
+        );
+        env
+    }
+
+    fn start(&self, node: &NodeId, incarnation: u64, files: &Arc<MemoryFiles>) -> Arc<SimEnv> {
+        self.shared.network.note(TraceKind::Start, node, node);
+        SimEnv::start(&self.shared, node, incarnation, files)
+    }
+
+    /// Ends a node as a power cut does: tasks, timers and sockets are gone, files stay.
+    pub fn crash(&self, node: &NodeId) {
+        let env = self
+            .shared
+            .lock()
+            .nodes
+            .get(node)
+            .map(|node| node.env.clone());
+        if let Some(env) = env.filter(|env| env.kill()) {
+            self.shared.network.silence(node);
+            self.shared.network.note(TraceKind::Crash, node, node);
+            drop(env);
+        }
+    }
+
+    /// Starts a node again (crashing it first if it is up), with the files it had. The caller starts its actors on the returned view.
+    pub fn restart(&self, node: &NodeId) -> Arc<dyn Env> {
+        self.env(node);
+        self.crash(node);
+        let mut state = self.shared.lock();
+        let entry = state.nodes.get_mut(node).expect("the node was made above");
+        let fresh = self.start(node, entry.env.incarnation() + 1, &entry.files);
+        let old = std::mem::replace(&mut entry.env, fresh.clone());
+        drop(state);
+        drop(old);
+        fresh
+    }
+
+    /// Empties a node's disk.
+    pub fn forget(&self, node: &NodeId) {
+        if let Some(node) = self.shared.lock().nodes.get(node) {
+            node.files.clear();
+        }
+    }
+
+    /// A node's disk, whether the node is up or not.
+    pub fn files(&self, node: &NodeId) -> Arc<dyn Files> {
+        self.env(node);
+        self.shared.lock().nodes[node].files.clone()
+    }
+
+    /// Makes a node's training take so many times as long.
+    pub fn slow(&self, node: &NodeId, factor: f64) {
+        self.env(node);
+        if let Some(node) = self.shared.lock().nodes.get_mut(node) {
+            node.slowness = factor.max(0.0);
+        }
+    }
+
+    /// Moves a node's wall clock by so many seconds.
+    pub fn step_clock(&self, node: &NodeId, seconds: i64) {
+        self.env(node);
+        if let Some(node) = self.shared.lock().nodes.get_mut(node) {
+            node.clock_step = node.clock_step.saturating_add(seconds);
+        }
+    }
+
+    /// Sets the path between two nodes, both ways.
+    pub fn link(&self, a: &NodeId, b: &NodeId, model: LinkModel) {
+        self.link_one_way(a, b, model.clone());
+        self.link_one_way(b, a, model);
+    }
+
+    /// Sets the path from one node to another.
+    pub fn link_one_way(&self, from: &NodeId, to: &NodeId, model: LinkModel) {
+        self.shared
+            .network
+            .with_link(from, to, |link| link.model = model);
+    }
+
+    /// Sets what paths without a model of their own do, from now on: inside a domain, and between domains.
+    pub fn set_default_links(&self, lan: LinkModel, wan: LinkModel) {
+        self.shared.network.set_defaults(lan, wan);
+    }
+
+    /// Sets every path that the plan's `[[link]]` tables emulate.
+    pub fn link_as_planned(&self, plan: &Plan) {
+        for link in &plan.links {
+            let (Some(a), Some(b)) = (plan.domain(&link.between.0), plan.domain(&link.between.1))
+            else {
+                continue;
+            };
+            for a in &a.nodes {
+                for b in &b.nodes {
+                    self.env(&a.id);
+                    self.env(&b.id);
+                    self.link(&a.id, &b.id, link.emulate.into());
+                }
+            }
+        }
+    }
+
+    /// Cuts every path between the two groups, both ways.
+    pub fn partition(&self, a: &[NodeId], b: &[NodeId]) {
+        self.cut(a, b);
+        self.cut(b, a);
+    }
+
+    /// Cuts every path from one group to the other; the way back stays.
+    pub fn cut(&self, from: &[NodeId], to: &[NodeId]) {
+        self.set_cut(from, to, true);
+    }
+
+    /// Lifts partitions between the two groups, both ways.
+    pub fn heal(&self, a: &[NodeId], b: &[NodeId]) {
+        self.set_cut(a, b, false);
+        self.set_cut(b, a, false);
+    }
+
+    /// Lifts every partition.
+    pub fn heal_all(&self) {
+        self.shared.network.heal();
+    }
+
+    fn set_cut(&self, from: &[NodeId], to: &[NodeId], cut: bool) {
+        let kind = if cut {
+            TraceKind::Partition
+        } else {
+            TraceKind::Heal
+        };
+        for from in from {
+            for to in to.iter().filter(|to| *to != from) {
+                let network = &self.shared.network;
+                network.with_link(from, to, |link| link.cut = cut);
+                network.note(kind, from, to);
+            }
+        }
+    }
+
+    /// What has happened on the path from one node to another.
+    pub fn statistics(&self, from: &NodeId, to: &NodeId) -> LinkStatistics {
+        self.shared.network.statistics(from, to)
+    }
+
+    /// A hash over time, kind, size and ends of every event so far.
+    pub fn trace_hash(&self) -> u64 {
+        self.shared.network.trace().0
+    }
+
+    /// How many events there were so far.
+    pub fn event_count(&self) -> u64 {
+        self.shared.network.trace().1
+    }
+
+    /// The last events, oldest first.
+    pub fn events(&self) -> Vec<TraceEvent> {
+        self.shared.network.events()
+    }
+}
+
+/// Nanoseconds; what does not fit (584 years) is cut off.
+pub(crate) fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,1 +1,378 @@
-//! world
+//! The real world: threads, sockets, disks and clocks for the nodes of one process.
+//!
+//! A [`World`] owns two actix arbiters, one for what talks across the WAN and one for everything else, and a bounded pool of threads for
+//! work that blocks. [`World::env`] gives each node its [`Env`]; what a node starts through it ends with [`World::stop`].
+//!
+//! - [`scope`]: a node's tasks on one thread.
+//! - [`offload`]: the pool.
+//! - [`files`]: a folder that keeps its promises through crashes.
+//! - [`address`]: how nodes find each other.
+//! - [`socket`], [`emulate`]: UDP, and paths that `run` makes worse on purpose.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "this is the seam to clocks, threads and arbiters"
+)]
+
+pub(crate) mod address;
+mod emulate;
+pub(crate) mod files;
+pub(crate) mod offload;
+pub(crate) mod scope;
+mod socket;
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::thread::{JoinHandle, ThreadId};
+use std::time::{Duration, Instant, SystemTime};
+
+use actix::{Arbiter, ArbiterHandle, System};
+
+use tombolo_actors::env::{
+    Bound, Class, Env, Files, LocalFuture, OffloadPanicked, SendFuture, Work,
+};
+use tombolo_core::ids::NodeId;
+use tombolo_core::plan::{LinkPlan, NodePlan, Plan};
+use tombolo_core::rng::Rng;
+use tombolo_core::time::Micros;
+
+use address::Addresses;
+use emulate::Emulation;
+use files::FolderFiles;
+use offload::Pool;
+use scope::Scope;
+use socket::ScopedRuntime;
+
+/// The file of a node's reset key.
+const RESET_KEY: &str = "reset-key";
+
+/// What a world needs to know of a federation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorldOptions {
+    /// The state folder: `nodes/<domain>.<name>/` and `run/addresses/` are made in it.
+    pub state: PathBuf,
+    /// Nodes with explicit addresses.
+    pub nodes: Vec<NodePlan>,
+    /// Emulated paths; none in a real deployment.
+    pub links: Vec<LinkPlan>,
+    /// Seeds the loss and jitter of emulated paths.
+    pub seed: u64,
+}
+
+impl From<&Plan> for WorldOptions {
+    fn from(plan: &Plan) -> Self {
+        WorldOptions {
+            state: plan.checkpoint.folder.clone(),
+            nodes: plan.nodes().cloned().collect(),
+            links: plan.links.clone(),
+            seed: plan.seed,
+        }
+    }
+}
+
+/// The real world. Dropping it ends every node and joins its threads, except on one of those threads.
+pub struct World {
+    shared: Arc<Shared>,
+    system: System,
+    thread: Option<JoinHandle<()>>,
+    threads: [ThreadId; 3],
+}
+
+struct Shared {
+    start: Instant,
+    entropy: u64,
+    state: PathBuf,
+    gateway: ArbiterHandle,
+    node: ArbiterHandle,
+    pool: Pool,
+    addresses: Addresses,
+    emulation: Emulation,
+    nodes: Mutex<BTreeMap<NodeId, Node>>,
+}
+
+struct Node {
+    /// Kept from life to life: offloaded work of the last one may still hold them.
+    files: Arc<FolderFiles>,
+    env: Option<Arc<WorldEnv>>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Node>> {
+        self.nodes.lock().expect("no code under this lock panics")
+    }
+}
+
+/// Ready threads: the system, its arbiters, and who they are.
+type Started = (System, [ArbiterHandle; 2], [ThreadId; 3]);
+
+fn run_system(started: &mpsc::Sender<io::Result<Started>>) {
+    let runner = System::new();
+    let arbiters = runner.block_on(async { Ok([Arbiter::try_new()?, Arbiter::try_new()?]) });
+    let arbiters: [Arbiter; 2] = match arbiters {
+        Ok(arbiters) => arbiters,
+        Err(error) => {
+            let _ = started.send(Err(error));
+            return;
+        }
+    };
+    let this = std::thread::current().id();
+    let ids = arbiters.each_ref().map(|arbiter| {
+        let (sender, receiver) = mpsc::channel();
+        arbiter.spawn_fn(move || {
+            let _ = sender.send(std::thread::current().id());
+        });
+        receiver.recv().unwrap_or(this)
+    });
+    let handles = arbiters.each_ref().map(Arbiter::handle);
+    let _ = started.send(Ok((System::current(), handles, [this, ids[0], ids[1]])));
+    if let Err(error) = runner.run() {
+        tracing::error!(%error, "the actor system ended badly");
+    }
+    for arbiter in arbiters {
+        let _ = arbiter.join();
+    }
+}
+
+impl World {
+    /// Starts the threads and makes the state folder.
+    ///
+    /// # Errors
+    /// The folder cannot be made, or the system grants no threads.
+    pub fn new(options: WorldOptions) -> io::Result<Self> {
+        let addresses = Addresses::new(&options.state, options.nodes)?;
+        let mut entropy = [0; 8];
+        aws_lc_rs::rand::fill(&mut entropy)
+            .map_err(|_| io::Error::other("the system gives no random numbers"))?;
+        let pool = Pool::new()?;
+        let (sender, started) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("tombolo-system".to_owned())
+            .spawn(move || run_system(&sender))?;
+        let (system, [gateway, node], threads) = started
+            .recv()
+            .map_err(|_| io::Error::other("the actor system did not start"))??;
+        Ok(World {
+            shared: Arc::new(Shared {
+                start: Instant::now(),
+                entropy: u64::from_le_bytes(entropy),
+                state: options.state,
+                gateway,
+                node,
+                pool,
+                addresses,
+                emulation: Emulation::new(options.seed, &options.links),
+                nodes: Mutex::new(BTreeMap::new()),
+            }),
+            system,
+            thread: Some(thread),
+            threads,
+        })
+    }
+
+    /// A node's view of the world; the same one until the node is stopped.
+    ///
+    /// # Errors
+    /// The node's folder cannot be used, or another process uses it.
+    pub fn env(&self, node: &NodeId) -> io::Result<Arc<dyn Env>> {
+        let mut nodes = self.shared.lock();
+        if let Some(Node { env: Some(env), .. }) = nodes.get(node) {
+            return Ok(env.clone());
+        }
+        let files = match nodes.get(node) {
+            Some(node) => node.files.clone(),
+            None => {
+                let name = format!("{}.{}", node.domain(), node.name());
+                Arc::new(FolderFiles::open(
+                    &self.shared.state.join("nodes").join(name),
+                )?)
+            }
+        };
+        let env = Arc::new(WorldEnv {
+            shared: self.shared.clone(),
+            node: node.clone(),
+            reset_key: reset_key(&files)?,
+            files: files.clone(),
+            gateway: run_scope(&self.shared.gateway)?,
+            others: run_scope(&self.shared.node)?,
+        });
+        nodes.insert(
+            node.clone(),
+            Node {
+                files,
+                env: Some(env.clone()),
+            },
+        );
+        Ok(env)
+    }
+
+    /// Ends a node's tasks and waits until they are dropped. Its view stays dead; [`World::env`] gives a new one.
+    pub async fn stop(&self, node: &NodeId) {
+        let env = self
+            .shared
+            .lock()
+            .get_mut(node)
+            .and_then(|node| node.env.take());
+        if let Some(env) = env {
+            env.close();
+            env.gateway.ended().await;
+            env.others.ended().await;
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let envs: Vec<_> = self
+            .shared
+            .lock()
+            .values_mut()
+            .filter_map(|node| node.env.take())
+            .collect();
+        envs.iter().for_each(|env| env.close());
+        self.system.stop();
+        if let Some(thread) = self.thread.take()
+            && !self.threads.contains(&std::thread::current().id())
+        {
+            // A panic there has been reported by its own thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run_scope(arbiter: &ArbiterHandle) -> io::Result<Scope> {
+    let scope = Scope::new();
+    let tasks = scope.clone();
+    let sent = arbiter.spawn_fn(move || {
+        actix::spawn(tasks.runner());
+    });
+    if sent {
+        Ok(scope)
+    } else {
+        Err(io::Error::new(
+            ErrorKind::NotConnected,
+            "the world is being shut down",
+        ))
+    }
+}
+
+/// Reads a node's reset key, made at its first start.
+fn reset_key(files: &FolderFiles) -> io::Result<[u8; 64]> {
+    match files.read(RESET_KEY) {
+        Ok(key) => key.try_into().map_err(|key: Vec<u8>| {
+            let found = key.len();
+            io::Error::new(
+                ErrorKind::InvalidData,
+                format!("file {RESET_KEY} of the node has {found} bytes instead of 64: remove it, and a new one is made"),
+            )
+        }),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let mut key = [0; 64];
+            aws_lc_rs::rand::fill(&mut key)
+                .map_err(|_| io::Error::other("the system gives no random numbers"))?;
+            files.create_private(RESET_KEY, &key)?;
+            Ok(key)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+struct WorldEnv {
+    shared: Arc<Shared>,
+    node: NodeId,
+    reset_key: [u8; 64],
+    files: Arc<FolderFiles>,
+    gateway: Scope,
+    others: Scope,
+}
+
+impl WorldEnv {
+    fn close(&self) {
+        self.gateway.close();
+        self.others.close();
+    }
+}
+
+impl Env for WorldEnv {
+    fn now(&self) -> Micros {
+        Micros::default() + self.shared.start.elapsed()
+    }
+
+    fn sleep(&self, span: Duration) -> SendFuture<()> {
+        Box::pin(async move { tokio::time::sleep(span).await })
+    }
+
+    fn unix_time(&self) -> u64 {
+        SystemTime::UNIX_EPOCH
+            .elapsed()
+            .map_or(0, |since| since.as_secs())
+    }
+
+    fn rng(&self, purpose: &str) -> Rng {
+        let labels = [self.node.as_str().as_bytes(), purpose.as_bytes()];
+        Rng::derive(self.shared.entropy, &labels)
+    }
+
+    fn spawn(&self, class: Class, task: Box<dyn FnOnce() -> LocalFuture + Send>) {
+        match class {
+            Class::Gateway => self.gateway.spawn(task),
+            Class::Node => self.others.spawn(task),
+        }
+    }
+
+    fn offload(
+        &self,
+        work: Work,
+        task: Box<dyn FnOnce() + Send>,
+    ) -> SendFuture<Result<(), OffloadPanicked>> {
+        self.shared.pool.offload(work, task)
+    }
+
+    fn bind(&self, address: SocketAddr) -> io::Result<Bound> {
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(io::Error::other(format!(
+                "failed to bind UDP {address}: not on an arbiter"
+            )));
+        }
+        let runtime = Arc::new(ScopedRuntime {
+            scope: self.gateway.clone(),
+        });
+        let socket = quinn::Runtime::wrap_udp_socket(&*runtime, socket::bind(address)?)?;
+        let socket = self
+            .shared
+            .emulation
+            .wrap(&self.node, socket, &self.gateway);
+        Ok((socket, runtime))
+    }
+
+    fn endpoint_seed(&self) -> Option<[u8; 32]> {
+        None
+    }
+
+    fn reset_key(&self) -> [u8; 64] {
+        self.reset_key
+    }
+
+    fn files(&self) -> Arc<dyn Files> {
+        self.files.clone()
+    }
+
+    fn advertise(&self, node: &NodeId, address: SocketAddr) -> io::Result<()> {
+        self.shared.emulation.learn(node, &[address]);
+        self.shared.addresses.advertise(node, address)
+    }
+
+    fn resolve(&self, node: &NodeId) -> SendFuture<io::Result<Vec<SocketAddr>>> {
+        let shared = self.shared.clone();
+        let node = node.clone();
+        Box::pin(async move {
+            let found = match shared.addresses.planned(&node) {
+                Some(host) => address::look_up(&node, &host).await?,
+                None => vec![shared.addresses.written(&node)?],
+            };
+            shared.emulation.learn(&node, &found);
+            Ok(found)
+        })
+    }
+}

@@ -1,0 +1,236 @@
+//! One node's view of a simulated world, for one life: a restarted node gets another.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tombolo_actors::env::{
+    Bound, Class, Env, Files, LocalFuture, OffloadPanicked, SendFuture, Work,
+};
+use tombolo_core::ids::NodeId;
+use tombolo_core::rng::Rng;
+use tombolo_core::time::Micros;
+
+use super::files::{DiskOfLife, MemoryFiles};
+use super::network::{self, Network};
+use super::socket::{SimRuntime, SimSocket, Timer};
+use super::{Shared, nanos};
+use crate::world::offload::message_of;
+use crate::world::scope::Scope;
+
+/// The wall clock at the start: 2026-01-01 00:00:00 UTC.
+const EPOCH: u64 = 1_767_225_600;
+
+/// What [`Work::Bytes`] assumes: about what one core reads and hashes.
+const BYTES_PER_SECOND: u64 = 4_000_000_000;
+
+pub struct SimEnv {
+    /// Weak, because the world owns its nodes.
+    world: Weak<Shared>,
+    network: Network,
+    seed: u64,
+    node: NodeId,
+    incarnation: u64,
+    scope: Scope,
+    alive: Arc<AtomicBool>,
+    files: Arc<MemoryFiles>,
+    endpoints: AtomicU64,
+    trainings: AtomicU64,
+}
+
+impl SimEnv {
+    pub fn start(
+        world: &Arc<Shared>,
+        node: &NodeId,
+        incarnation: u64,
+        files: &Arc<MemoryFiles>,
+    ) -> Arc<Self> {
+        let scope = Scope::new();
+        let tasks = scope.clone();
+        world.root.spawn(Box::new(move || Box::pin(tasks.runner())));
+        Arc::new(SimEnv {
+            world: Arc::downgrade(world),
+            network: world.network.clone(),
+            seed: world.seed,
+            node: node.clone(),
+            incarnation,
+            scope,
+            alive: Arc::new(AtomicBool::new(true)),
+            files: files.clone(),
+            endpoints: AtomicU64::new(0),
+            trainings: AtomicU64::new(0),
+        })
+    }
+
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// Ends this life; false if it had ended before.
+    pub fn kill(&self) -> bool {
+        let lived = self.alive.swap(false, Ordering::Relaxed);
+        self.scope.close();
+        lived
+    }
+
+    fn check_alive(&self) -> io::Result<()> {
+        check_alive(&self.alive, &self.node)
+    }
+
+    fn world(&self) -> io::Result<Arc<Shared>> {
+        self.world
+            .upgrade()
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "the simulation is over"))
+    }
+
+    fn derive(&self, kind: &str, purpose: &[u8]) -> Rng {
+        let labels = [
+            kind.as_bytes(),
+            self.node.as_str().as_bytes(),
+            purpose,
+            &self.incarnation.to_le_bytes(),
+        ];
+        Rng::derive(self.seed, &labels)
+    }
+
+    fn duration(&self, work: Work) -> Duration {
+        match work {
+            Work::Bytes(bytes) => {
+                let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(BYTES_PER_SECOND);
+                Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+            }
+            Work::Train => {
+                let Ok(world) = self.world() else {
+                    return Duration::ZERO;
+                };
+                let state = world.lock();
+                let (base, spread) = state.training;
+                let slowness = state
+                    .nodes
+                    .get(&self.node)
+                    .map_or(1.0, |node| node.slowness);
+                let nth = self.trainings.fetch_add(1, Ordering::Relaxed);
+                let chance = self.derive("training", &nth.to_le_bytes()).next_f64();
+                let factor = (1.0 + spread * (2.0 * chance - 1.0)) * slowness;
+                // Through nanoseconds: a huge factor must end in a long time, not in a panic.
+                Duration::from_nanos((nanos(base) as f64 * factor) as u64)
+            }
+        }
+    }
+}
+
+pub fn check_alive(alive: &AtomicBool, node: &NodeId) -> io::Result<()> {
+    if alive.load(Ordering::Relaxed) {
+        Ok(())
+    } else {
+        Err(io::Error::new(
+            io::ErrorKind::NotConnected,
+            format!("{node} is down: this is the view of a life that has ended"),
+        ))
+    }
+}
+
+impl Env for SimEnv {
+    fn now(&self) -> Micros {
+        Micros(self.network.now() / 1000)
+    }
+
+    fn sleep(&self, span: Duration) -> SendFuture<()> {
+        let at = self.network.now().saturating_add(nanos(span));
+        Box::pin(Timer::new(self.network.clone(), at))
+    }
+
+    fn unix_time(&self) -> u64 {
+        let step = self.world().map_or(0, |world| {
+            let state = world.lock();
+            state
+                .nodes
+                .get(&self.node)
+                .map_or(0, |node| node.clock_step)
+        });
+        (EPOCH + self.network.now() / 1_000_000_000).saturating_add_signed(step)
+    }
+
+    fn rng(&self, purpose: &str) -> Rng {
+        self.derive("purpose", purpose.as_bytes())
+    }
+
+    fn spawn(&self, _: Class, task: Box<dyn FnOnce() -> LocalFuture + Send>) {
+        self.scope.spawn(task);
+    }
+
+    fn offload(
+        &self,
+        work: Work,
+        task: Box<dyn FnOnce() + Send>,
+    ) -> SendFuture<Result<(), OffloadPanicked>> {
+        let duration = self.duration(work);
+        let network = self.network.clone();
+        Box::pin(async move {
+            let result = std::panic::catch_unwind(AssertUnwindSafe(task));
+            let at = network.now().saturating_add(nanos(duration));
+            Timer::new(network, at).await;
+            result.map_err(|panic| OffloadPanicked(message_of(panic.as_ref())))
+        })
+    }
+
+    /// The port counts; the address is always the node's own.
+    fn bind(&self, address: SocketAddr) -> io::Result<Bound> {
+        self.check_alive()?;
+        let socket = self.network.bind(&self.node, address.port())?;
+        let runtime = SimRuntime {
+            network: self.network.clone(),
+            scope: self.scope.clone(),
+        };
+        Ok((
+            Arc::new(SimSocket::new(self.network.clone(), socket)),
+            Arc::new(runtime),
+        ))
+    }
+
+    fn endpoint_seed(&self) -> Option<[u8; 32]> {
+        let nth = self.endpoints.fetch_add(1, Ordering::Relaxed);
+        let mut seed = [0; 32];
+        self.derive("endpoint", &nth.to_le_bytes()).fill(&mut seed);
+        Some(seed)
+    }
+
+    fn reset_key(&self) -> [u8; 64] {
+        let mut key = [0; 64];
+        Rng::derive(0, &[b"reset key", self.node.as_str().as_bytes()]).fill(&mut key);
+        key
+    }
+
+    fn files(&self) -> Arc<dyn Files> {
+        Arc::new(DiskOfLife {
+            files: self.files.clone(),
+            alive: self.alive.clone(),
+            node: self.node.clone(),
+        })
+    }
+
+    fn advertise(&self, node: &NodeId, address: SocketAddr) -> io::Result<()> {
+        self.check_alive()?;
+        self.world()?.lock().directory.insert(node.clone(), address);
+        Ok(())
+    }
+
+    fn resolve(&self, node: &NodeId) -> SendFuture<io::Result<Vec<SocketAddr>>> {
+        let found = self
+            .world()
+            .map(|world| world.lock().directory.get(node).copied());
+        let node = node.clone();
+        Box::pin(async move {
+            found?.map(|address| vec![address]).ok_or_else(|| {
+                let ip = IpAddr::V6(network::address(&node));
+                io::Error::new(
+                    io::ErrorKind::NotFound,
+                    format!("{node} ({ip}) has not made its address known yet"),
+                )
+            })
+        })
+    }
+}

@@ -1,0 +1,562 @@
+//! Every datagram and every timer of a simulation, in one list ordered by (time, order of arrival).
+//!
+//! Time is tokio's paused clock, in nanoseconds since the start. Tokio moves that clock in whole milliseconds to its next timer; the
+//! network moves it to the exact nanosecond of its next event. Both see one time line: when every task waits, tokio calls
+//! [`Network::on_idle`], which
+//!
+//! - moves the clock to the next event and fires it, if it lies inside the current millisecond;
+//! - else asks the root future to keep a tokio timer at the start of that event's millisecond, and lets tokio go there by itself, past
+//!   whichever timers of its own come before.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use quinn::udp::EcnCodepoint;
+
+use tombolo_core::ids::NodeId;
+use tombolo_core::rng::Rng;
+
+use super::link::{Fate, Link, LinkModel, LinkStatistics};
+use super::trace::{Noted, Trace, TraceEvent, TraceKind};
+
+/// Tokio's timers lie on this grid, in nanoseconds.
+const TICK: u64 = 1_000_000;
+
+/// What a socket holds for a reader that does not come, as `SO_RCVBUF` does.
+const INBOX_BYTES_MAX: usize = 4 << 20;
+
+/// The first port given to who asks for any.
+const PORT_FIRST: u16 = 40_000;
+
+/// The network and its clock; a handle.
+#[derive(Clone)]
+pub struct Network {
+    inner: Arc<Mutex<Inner>>,
+}
+
+impl std::fmt::Debug for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Network")
+    }
+}
+
+/// When an event fires; unique.
+pub type Key = (u64, u64);
+
+/// A datagram in a socket.
+pub struct Received {
+    pub from: SocketAddr,
+    pub contents: Vec<u8>,
+    pub ecn: Option<EcnCodepoint>,
+}
+
+enum Event {
+    Arrive { to: SocketAddr, datagram: Received },
+    Wake(Option<Waker>),
+}
+
+struct Socket {
+    id: u64,
+    inbox: VecDeque<Received>,
+    inbox_bytes: usize,
+    waker: Option<Waker>,
+}
+
+/// Where the clock stands.
+enum Clock {
+    Before,
+    Running(Instant),
+    Ended(u64),
+}
+
+struct Inner {
+    seed: u64,
+    clock: Clock,
+    sequence: u64,
+    events: BTreeMap<Key, Event>,
+    sockets: BTreeMap<SocketAddr, Socket>,
+    links: BTreeMap<(Ipv6Addr, Ipv6Addr), Link>,
+    lan: LinkModel,
+    wan: LinkModel,
+    nodes: BTreeMap<Ipv6Addr, Node>,
+    trace: Trace,
+    root: Option<Waker>,
+    /// The millisecond at which the root future shall be woken.
+    awaited: Option<u64>,
+}
+
+struct Node {
+    id: NodeId,
+    next_port: u16,
+}
+
+/// A node's address: the same for the same name, in every simulation.
+pub fn address(node: &NodeId) -> Ipv6Addr {
+    let hash = blake3::hash(node.as_str().as_bytes());
+    let bits = u64::from_le_bytes(
+        hash.as_bytes()[..8]
+            .try_into()
+            .expect("a hash has 32 bytes"),
+    );
+    Ipv6Addr::from_bits((0xFD << 120) | u128::from(bits))
+}
+
+impl Network {
+    pub fn new(seed: u64) -> Self {
+        Network {
+            inner: Arc::new(Mutex::new(Inner {
+                seed,
+                clock: Clock::Before,
+                sequence: 0,
+                events: BTreeMap::new(),
+                sockets: BTreeMap::new(),
+                links: BTreeMap::new(),
+                lan: LinkModel::lan(),
+                wan: LinkModel::wan(),
+                nodes: BTreeMap::new(),
+                trace: Trace::new(),
+                root: None,
+                awaited: None,
+            })),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("no code under this lock panics")
+    }
+
+    /// Nanoseconds since the start.
+    pub fn now(&self) -> u64 {
+        self.lock().now()
+    }
+
+    /// Starts the clock; false if it ran before. Within the paused runtime, before any time has passed on it.
+    pub fn start(&self) -> bool {
+        let mut inner = self.lock();
+        let fresh = matches!(inner.clock, Clock::Before);
+        if fresh {
+            inner.clock = Clock::Running(tokio::time::Instant::now().into_std());
+        }
+        fresh
+    }
+
+    /// Stops the clock and drops whatever is on the way. Hash, events and statistics stay.
+    pub fn end(&self) {
+        let mut inner = self.lock();
+        inner.clock = Clock::Ended(inner.now());
+        let events = std::mem::take(&mut inner.events);
+        let sockets = std::mem::take(&mut inner.sockets);
+        let root = inner.root.take();
+        drop(inner);
+        // Wakers drop tasks, and those may call back.
+        drop((events, sockets, root));
+    }
+
+    /// Makes a node's name known.
+    pub fn add_node(&self, node: &NodeId) {
+        self.lock()
+            .nodes
+            .entry(address(node))
+            .or_insert_with(|| Node {
+                id: node.clone(),
+                next_port: PORT_FIRST,
+            });
+    }
+
+    /// Notes that something befell a node.
+    pub fn note(&self, kind: TraceKind, from: &NodeId, to: &NodeId) {
+        let at = |node| SocketAddr::new(IpAddr::V6(address(node)), 0);
+        self.lock().note(kind, 0, at(from), at(to));
+    }
+
+    /// Binds a port of a node: this one, or the next free one for 0.
+    pub fn bind(&self, node: &NodeId, port: u16) -> io::Result<(SocketAddr, u64)> {
+        let ip = address(node);
+        let mut inner = self.lock();
+        let Inner { nodes, sockets, .. } = &mut *inner;
+        let free = |port| !sockets.contains_key(&SocketAddr::new(IpAddr::V6(ip), port));
+        let port = match port {
+            0 => {
+                let node = nodes.get_mut(&ip).expect("a node is added before it binds");
+                // Ports wrap after the last; a node that holds them all is refused.
+                (0..=u16::MAX - PORT_FIRST)
+                    .map(|_| {
+                        let port = node.next_port;
+                        node.next_port = port.checked_add(1).unwrap_or(PORT_FIRST);
+                        port
+                    })
+                    .find(|&port| free(port))
+            }
+            _ => free(port).then_some(port),
+        };
+        let Some(port) = port else {
+            return Err(io::Error::new(
+                io::ErrorKind::AddrInUse,
+                format!("the port is taken on {node}"),
+            ));
+        };
+        let local = SocketAddr::new(IpAddr::V6(ip), port);
+        inner.sequence += 1;
+        let id = inner.sequence;
+        inner.sockets.insert(
+            local,
+            Socket {
+                id,
+                inbox: VecDeque::new(),
+                inbox_bytes: 0,
+                waker: None,
+            },
+        );
+        Ok((local, id))
+    }
+
+    /// Frees a port, if it is still that socket's.
+    pub fn unbind(&self, local: SocketAddr, id: u64) {
+        let mut inner = self.lock();
+        let owned = inner
+            .sockets
+            .get(&local)
+            .is_some_and(|socket| socket.id == id);
+        let socket = owned.then(|| inner.sockets.remove(&local));
+        drop(inner);
+        drop(socket);
+    }
+
+    /// Takes every socket from a node.
+    pub fn silence(&self, node: &NodeId) {
+        let ip = IpAddr::V6(address(node));
+        let mut inner = self.lock();
+        let sockets: Vec<Socket> = inner
+            .sockets
+            .extract_if(.., |local, _| local.ip() == ip)
+            .map(|(_, socket)| socket)
+            .collect();
+        drop(inner);
+        drop(sockets);
+    }
+
+    /// Sends a datagram from a socket; without effect if that is gone.
+    pub fn send(
+        &self,
+        (local, id): (SocketAddr, u64),
+        to: SocketAddr,
+        contents: &[u8],
+        ecn: Option<EcnCodepoint>,
+    ) {
+        let mut inner = self.lock();
+        if inner
+            .sockets
+            .get(&local)
+            .is_some_and(|socket| socket.id == id)
+        {
+            inner.send(local, to, contents, ecn);
+        }
+    }
+
+    /// Takes the oldest datagram out of a socket, or keeps the waker.
+    pub fn receive(
+        &self,
+        (local, id): (SocketAddr, u64),
+        context: &mut Context<'_>,
+    ) -> io::Result<Option<Received>> {
+        let mut inner = self.lock();
+        let Some(socket) = inner
+            .sockets
+            .get_mut(&local)
+            .filter(|socket| socket.id == id)
+        else {
+            return Err(io::Error::new(
+                io::ErrorKind::NotConnected,
+                "the node of this socket is down",
+            ));
+        };
+        let received = socket.inbox.pop_front();
+        match &received {
+            Some(datagram) => socket.inbox_bytes -= datagram.contents.len(),
+            None => socket.waker = Some(context.waker().clone()),
+        }
+        Ok(received)
+    }
+
+    /// Puts a wake-up in the list.
+    pub fn schedule(&self, at: u64, waker: Option<Waker>) -> Key {
+        self.lock().push(at, Event::Wake(waker))
+    }
+
+    /// Sets who is woken; false if it has fired.
+    pub fn set_waker(&self, key: Key, waker: &Waker) -> bool {
+        let mut inner = self.lock();
+        match inner.events.get_mut(&key) {
+            Some(Event::Wake(slot)) => {
+                *slot = Some(waker.clone());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes a wake-up out of the list.
+    pub fn cancel(&self, key: Key) {
+        let event = self.lock().events.remove(&key);
+        drop(event);
+    }
+
+    /// Nanoseconds from the start until `instant` of the runtime's clock; 0 if it lies before.
+    pub fn since_start(&self, instant: Instant) -> u64 {
+        match self.lock().clock {
+            Clock::Running(base) => super::nanos(instant.saturating_duration_since(base)),
+            Clock::Before | Clock::Ended(_) => u64::MAX,
+        }
+    }
+
+    /// Sets what links without a model of their own do: inside domains, and between them.
+    pub fn set_defaults(&self, lan: LinkModel, wan: LinkModel) {
+        let mut inner = self.lock();
+        inner.lan = lan;
+        inner.wan = wan;
+    }
+
+    /// Changes one direction of a path.
+    pub fn with_link<T>(
+        &self,
+        from: &NodeId,
+        to: &NodeId,
+        change: impl FnOnce(&mut Link) -> T,
+    ) -> T {
+        change(self.lock().link(address(from), address(to)))
+    }
+
+    /// Lifts every partition.
+    pub fn heal(&self) {
+        for link in self.lock().links.values_mut() {
+            link.cut = false;
+        }
+    }
+
+    /// What has happened from one node to another.
+    pub fn statistics(&self, from: &NodeId, to: &NodeId) -> LinkStatistics {
+        self.lock()
+            .links
+            .get(&(address(from), address(to)))
+            .map(|link| link.statistics)
+            .unwrap_or_default()
+    }
+
+    /// The hash of every event so far, and how many there were.
+    pub fn trace(&self) -> (u64, u64) {
+        let inner = self.lock();
+        (inner.trace.hash(), inner.trace.count())
+    }
+
+    /// The last events.
+    pub fn events(&self) -> Vec<TraceEvent> {
+        let inner = self.lock();
+        let named = |end: SocketAddr| match end {
+            SocketAddr::V6(end) if inner.nodes.contains_key(end.ip()) => {
+                format!("{}:{}", inner.nodes[end.ip()].id, end.port())
+            }
+            _ => end.to_string(),
+        };
+        inner
+            .trace
+            .last()
+            .map(|noted| TraceEvent {
+                at: Duration::from_nanos(noted.at),
+                kind: noted.kind,
+                size: noted.size,
+                from: named(noted.from),
+                to: named(noted.to),
+            })
+            .collect()
+    }
+
+    /// Keeps the root future's waker and tells at which nanosecond, on tokio's grid, it must be woken.
+    pub fn root_waits(&self, waker: &Waker) -> Option<u64> {
+        let mut inner = self.lock();
+        if !inner
+            .root
+            .as_ref()
+            .is_some_and(|root| root.will_wake(waker))
+        {
+            inner.root = Some(waker.clone());
+        }
+        inner.awaited
+    }
+
+    /// Called by tokio when every task waits.
+    pub fn on_idle(&self) {
+        let mut woken = Vec::new();
+        {
+            let mut inner = self.lock();
+            if !matches!(inner.clock, Clock::Running(_)) {
+                return;
+            }
+            let now = inner.now();
+            let Some((&(next, _), _)) = inner.events.first_key_value() else {
+                return;
+            };
+            let tick_end = (now / TICK + 1) * TICK;
+            if next < tick_end {
+                move_clock(next.saturating_sub(now));
+                inner.fire(next.max(now), &mut woken);
+            } else {
+                let tick_start = next / TICK * TICK;
+                if !now.is_multiple_of(TICK) {
+                    // Tokio adds whole milliseconds to where the clock stands, and would pass its own timers.
+                    move_clock(tick_end - now);
+                }
+                if inner.awaited != Some(tick_start) {
+                    inner.awaited = Some(tick_start);
+                    woken.extend(inner.root.clone());
+                }
+            }
+        }
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Moves the paused clock. The future does it at its first poll and then yields, which nobody waits for.
+fn move_clock(nanos: u64) {
+    if nanos > 0 {
+        let mut advance = std::pin::pin!(tokio::time::advance(Duration::from_nanos(nanos)));
+        let _ = advance
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
+    }
+}
+
+impl Inner {
+    fn now(&self) -> u64 {
+        match self.clock {
+            Clock::Before => 0,
+            Clock::Running(base) => {
+                let now = tokio::time::Instant::now().into_std();
+                super::nanos(now.saturating_duration_since(base))
+            }
+            Clock::Ended(at) => at,
+        }
+    }
+
+    fn push(&mut self, at: u64, event: Event) -> Key {
+        self.sequence += 1;
+        let key = (at, self.sequence);
+        self.events.insert(key, event);
+        key
+    }
+
+    fn note(&mut self, kind: TraceKind, size: usize, from: SocketAddr, to: SocketAddr) {
+        let at = self.now();
+        self.trace.note(Noted {
+            at,
+            kind,
+            size,
+            from,
+            to,
+        });
+    }
+
+    fn link(&mut self, from: Ipv6Addr, to: Ipv6Addr) -> &mut Link {
+        self.links.entry((from, to)).or_insert_with(|| {
+            let domain = |ip| self.nodes.get(&ip).map(|node| node.id.domain());
+            let model = match (domain(from), domain(to)) {
+                (Some(from), Some(to)) if from == to => &self.lan,
+                _ => &self.wan,
+            };
+            let labels = [&b"link"[..], &from.octets(), &to.octets()];
+            Link::new(model.clone(), Rng::derive(self.seed, &labels))
+        })
+    }
+
+    fn send(
+        &mut self,
+        from: SocketAddr,
+        to: SocketAddr,
+        contents: &[u8],
+        ecn: Option<EcnCodepoint>,
+    ) {
+        let size = contents.len();
+        self.note(TraceKind::Send, size, from, to);
+        let (IpAddr::V6(from_ip), IpAddr::V6(to_ip)) = (from.ip(), to.ip()) else {
+            return self.note(TraceKind::Unreachable, size, from, to);
+        };
+        if !self.nodes.contains_key(&to_ip) {
+            return self.note(TraceKind::Unreachable, size, from, to);
+        }
+        let now = self.now();
+        let fate = self.link(from_ip, to_ip).send(now, size);
+        let kind = match fate {
+            Fate::Arrives(arrival, copy) => {
+                for at in std::iter::once(arrival).chain(copy) {
+                    let datagram = Received {
+                        from,
+                        contents: contents.to_vec(),
+                        ecn,
+                    };
+                    self.push(at, Event::Arrive { to, datagram });
+                }
+                return;
+            }
+            Fate::Lost => TraceKind::Lost,
+            Fate::QueueFull => TraceKind::QueueFull,
+            Fate::TooLarge => TraceKind::TooLarge,
+            Fate::Cut => TraceKind::Cut,
+        };
+        self.note(kind, size, from, to);
+    }
+
+    /// Fires every event up to `now`.
+    fn fire(&mut self, now: u64, woken: &mut Vec<Waker>) {
+        while let Some(entry) = self.events.first_entry() {
+            if entry.key().0 > now {
+                break;
+            }
+            match entry.remove() {
+                Event::Wake(waker) => woken.extend(waker),
+                Event::Arrive { to, datagram } => woken.extend(self.arrive(to, datagram)),
+            }
+        }
+    }
+
+    fn arrive(&mut self, to: SocketAddr, datagram: Received) -> Option<Waker> {
+        let (from, size) = (datagram.from, datagram.contents.len());
+        let (IpAddr::V6(from_ip), IpAddr::V6(to_ip)) = (from.ip(), to.ip()) else {
+            unreachable!("only datagrams between nodes are put in the list");
+        };
+        let socket = self.sockets.get_mut(&to);
+        let link = self
+            .links
+            .get_mut(&(from_ip, to_ip))
+            .expect("a datagram travels on a link");
+        link.leave(size);
+        let mut waker = None;
+        let kind = match socket {
+            _ if link.cut => {
+                link.statistics.cut += 1;
+                TraceKind::Cut
+            }
+            None => {
+                link.statistics.unreachable += 1;
+                TraceKind::Unreachable
+            }
+            Some(socket) if socket.inbox_bytes + size > INBOX_BYTES_MAX => {
+                link.statistics.queue_full += 1;
+                TraceKind::QueueFull
+            }
+            Some(socket) => {
+                link.statistics.received += 1;
+                link.statistics.received_bytes += size as u64;
+                socket.inbox_bytes += size;
+                socket.inbox.push_back(datagram);
+                waker = socket.waker.take();
+                TraceKind::Receive
+            }
+        };
+        self.note(kind, size, from, to);
+        waker
+    }
+}

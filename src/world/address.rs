@@ -1,0 +1,203 @@
+//! Where peers can be dialled.
+//!
+//! An address in the topology wins: `advertise`, then `listen`. Without one, nodes of one machine meet in a folder: each writes its address
+//! to `run/addresses/<domain>.<name>`, and it is read anew at every attempt, so that a node which comes back on another port is found.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tombolo_core::ids::NodeId;
+use tombolo_core::plan::NodePlan;
+
+/// The most addresses tried for one name.
+const ADDRESSES_MAX: usize = 16;
+
+/// The longest address file that is read.
+const FILE_BYTES_MAX: u64 = 256;
+
+pub struct Addresses {
+    folder: PathBuf,
+    planned: BTreeMap<NodeId, NodePlan>,
+    next: AtomicU64,
+}
+
+impl Addresses {
+    pub fn new(state: &Path, planned: impl IntoIterator<Item = NodePlan>) -> io::Result<Self> {
+        let folder = state.join("run").join("addresses");
+        std::fs::create_dir_all(&folder).map_err(|error| {
+            let path = folder.display();
+            io::Error::new(
+                error.kind(),
+                format!("failed to make folder {path}: {error}"),
+            )
+        })?;
+        Ok(Addresses {
+            folder,
+            planned: planned
+                .into_iter()
+                .map(|plan| (plan.id.clone(), plan))
+                .collect(),
+            next: AtomicU64::new(0),
+        })
+    }
+
+    fn path(&self, node: &NodeId) -> PathBuf {
+        // No name holds a dot, so no two nodes share a file.
+        self.folder
+            .join(format!("{}.{}", node.domain(), node.name()))
+    }
+
+    /// Writes a node's address for the others on this machine. Every interface is written as loopback, which they can reach.
+    pub fn advertise(&self, node: &NodeId, mut address: SocketAddr) -> io::Result<()> {
+        match address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+            IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+            _ => {}
+        }
+        let nth = self.next.fetch_add(1, Ordering::Relaxed);
+        let partial = self.folder.join(format!(".{}.{nth}", std::process::id()));
+        let path = self.path(node);
+        // Not synchronized: after a power cut every address is stale anyway.
+        let written = std::fs::write(&partial, address.to_string())
+            .and_then(|()| std::fs::rename(&partial, &path));
+        written.map_err(|error| {
+            let _ = std::fs::remove_file(&partial);
+            let path = path.display();
+            io::Error::new(error.kind(), format!("failed to write {path}: {error}"))
+        })
+    }
+
+    /// What the topology says about a node: `host:port`.
+    pub fn planned(&self, node: &NodeId) -> Option<String> {
+        let plan = self.planned.get(node)?;
+        let listen = plan
+            .listen
+            .filter(|listen| listen.port() != 0 && !listen.ip().is_unspecified());
+        plan.advertise
+            .clone()
+            .or_else(|| listen.map(|listen| listen.to_string()))
+    }
+
+    /// What the node has written.
+    pub fn written(&self, node: &NodeId) -> io::Result<SocketAddr> {
+        let path = self.path(node);
+        let failed = |kind, why: &dyn std::fmt::Display| {
+            let path = path.display();
+            io::Error::new(
+                kind,
+                format!(
+                    "{node} has no address: {path}: {why}; start it, or set its `advertise` in the topology"
+                ),
+            )
+        };
+        let size = std::fs::metadata(&path)
+            .map_err(|error| failed(error.kind(), &error))?
+            .len();
+        if size > FILE_BYTES_MAX {
+            return Err(failed(ErrorKind::InvalidData, &"the file is too large"));
+        }
+        let text = std::fs::read_to_string(&path).map_err(|error| failed(error.kind(), &error))?;
+        text.trim()
+            .parse()
+            .map_err(|_| failed(ErrorKind::InvalidData, &"the file does not hold an address"))
+    }
+}
+
+/// Looks a `host:port` up, now.
+pub async fn look_up(node: &NodeId, host: &str) -> io::Result<Vec<SocketAddr>> {
+    let found = tokio::net::lookup_host(host).await.map_err(|error| {
+        io::Error::new(
+            error.kind(),
+            format!("failed to look up {host:?}, the address of {node}: {error}"),
+        )
+    })?;
+    let found: Vec<SocketAddr> = found.take(ADDRESSES_MAX).collect();
+    if found.is_empty() {
+        return Err(io::Error::new(
+            ErrorKind::NotFound,
+            format!("{host:?}, the address of {node}, stands for no address"),
+        ));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(node: &str, listen: Option<&str>, advertise: Option<&str>) -> NodePlan {
+        NodePlan {
+            id: node.parse().unwrap(),
+            listen: listen.map(|listen| listen.parse().unwrap()),
+            advertise: advertise.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn the_topology_wins_in_order_and_a_free_port_or_any_interface_is_no_address() {
+        let state = tempfile::tempdir().unwrap();
+        let cases = [
+            (
+                plan("d/a", Some("10.0.0.1:7"), Some("gate.example:9")),
+                Some("gate.example:9"),
+            ),
+            (plan("d/b", Some("10.0.0.1:7"), None), Some("10.0.0.1:7")),
+            (plan("d/c", Some("10.0.0.1:0"), None), None),
+            (plan("d/d", Some("0.0.0.0:7"), None), None),
+            (plan("d/e", None, None), None),
+        ];
+        let plans = cases.iter().map(|(plan, _)| plan.clone());
+        let addresses = Addresses::new(state.path(), plans).unwrap();
+        for (plan, expected) in &cases {
+            assert_eq!(
+                addresses.planned(&plan.id).as_deref(),
+                *expected,
+                "{plan:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_restart_on_another_port_is_seen_by_another_process() {
+        let state = tempfile::tempdir().unwrap();
+        let node = "hq/a".parse().unwrap();
+        let ours = Addresses::new(state.path(), []).unwrap();
+        let theirs = Addresses::new(state.path(), []).unwrap();
+        let missing = theirs.written(&node).unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
+        assert!(
+            missing.to_string().contains("hq/a has no address"),
+            "{missing}"
+        );
+        for address in ["127.0.0.1:4001", "[::1]:4002"] {
+            ours.advertise(&node, address.parse().unwrap()).unwrap();
+            assert_eq!(theirs.written(&node).unwrap(), address.parse().unwrap());
+        }
+        ours.advertise(&node, "0.0.0.0:4003".parse().unwrap())
+            .unwrap();
+        assert_eq!(
+            theirs.written(&node).unwrap(),
+            "127.0.0.1:4003".parse().unwrap()
+        );
+    }
+
+    #[test]
+    fn a_damaged_address_file_is_an_error_that_names_it() {
+        let state = tempfile::tempdir().unwrap();
+        let addresses = Addresses::new(state.path(), []).unwrap();
+        let file = state.path().join("run/addresses/hq.a");
+        for (contents, said) in [
+            ("nonsense", "does not hold"),
+            (&"x".repeat(300), "too large"),
+        ] {
+            std::fs::write(&file, contents).unwrap();
+            let error = addresses.written(&"hq/a".parse().unwrap()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidData);
+            let text = error.to_string();
+            assert!(text.contains(said) && text.contains("hq.a"), "{text}");
+        }
+    }
+}
