@@ -1,0 +1,172 @@
+//! From checked values to a [`Plan`]: judges what needs more than one value, then builds.
+
+use std::path::{Path, PathBuf};
+
+use tombolo_core::plan::{
+    AggregatorPlan, BaseWeights, CheckpointPlan, Clip, HeartbeatPlan, Init, ModelPlan, Order,
+    OuterKind, OuterPlan, Plan, SecurityPlan, SyncEvery, TrainerKind,
+};
+
+use super::diagnosis::Mistake;
+use super::reader::nearest;
+use super::value::{Section, Value};
+
+mod addresses;
+mod domains;
+mod links;
+
+pub(super) use links::is_emulated;
+mod partition;
+mod rounds;
+
+use domains::Domains;
+
+/// Suggestions cost time, and nobody reads more than these.
+const SUGGESTIONS_MAX: usize = 100;
+
+/// Judges the whole file, in which the reader found `mistakes`. The plan is there exactly if there is no mistake at all.
+pub(super) fn plan(
+    file: &Section,
+    folder: &Path,
+    mut mistakes: Vec<Mistake>,
+) -> Result<Plan, Vec<Mistake>> {
+    let domains = domains::collect(file, &mut mistakes);
+    addresses::check(&domains.list, &mut mistakes);
+    let coordinator = rounds::coordinator(file, &domains, &mut mistakes);
+    let round = rounds::plan(file, &domains, &mut mistakes);
+    let links = links::plan(file, &domains, &mut mistakes);
+    let model = model(file, folder, &domains, &mut mistakes);
+    let (true, Some(coordinator), Some(model)) = (mistakes.is_empty(), coordinator, model) else {
+        return Err(mistakes);
+    };
+    let federation = file.section("federation");
+    Ok(Plan {
+        name: federation.text("name").unwrap_or_default().to_owned(),
+        rounds: federation.whole("rounds"),
+        sync_every: match federation.value("sync_every") {
+            Value::Steps(sync_every) => *sync_every,
+            _ => SyncEvery::Steps(1),
+        },
+        coordinator,
+        seed: federation.whole("seed"),
+        round,
+        model,
+        aggregator: aggregator(file.section("aggregator")),
+        outer: outer(file.section("outer")),
+        domains: domains::plans(&domains.list, folder),
+        links,
+        heartbeat: heartbeat(file.section("heartbeat")),
+        security: SecurityPlan {
+            post_quantum_required: file.section("security").word("post_quantum") == "require",
+        },
+        checkpoint: checkpoint(file.section("checkpoint"), folder),
+    })
+}
+
+fn model(
+    file: &Section,
+    folder: &Path,
+    domains: &Domains<'_>,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<ModelPlan> {
+    let section = file.section("model");
+    let trainer = match section.word("trainer") {
+        "digits-softmax" => TrainerKind::DigitsSoftmax,
+        _ => TrainerKind::DigitsMlp,
+    };
+    if trainer == TrainerKind::DigitsSoftmax && section.gives("hidden") {
+        mistakes.push(
+            Mistake::at(
+                &section.place("hidden"),
+                "`hidden` has no meaning for digits-softmax",
+            )
+            .label("softmax regression has no hidden units")
+            .help("remove it, or write trainer = \"digits-mlp\""),
+        );
+    }
+    Some(ModelPlan {
+        trainer,
+        hidden: section.whole("hidden") as usize,
+        learning_rate: section.number("learning_rate"),
+        batch: section.whole("batch") as usize,
+        init: match section.value("init") {
+            Value::Section(init) => Init::Seed(init.whole("seed")),
+            _ => Init::Zeros,
+        },
+        order: match section.word("order") {
+            "sequential" => Order::Sequential,
+            _ => Order::Shuffled,
+        },
+        partition: partition::plan(section.section("partition"), folder, domains, mistakes)?,
+    })
+}
+
+fn aggregator(section: &Section) -> AggregatorPlan {
+    AggregatorPlan {
+        kind: section.word("kind").to_owned(),
+        weights: match section.word("weights") {
+            "equal" => BaseWeights::Equal,
+            _ => BaseWeights::Samples,
+        },
+        clip: match section.value("clip") {
+            Value::Number(norm) => Clip::Norm(*norm),
+            Value::Word(word) if word == "none" => Clip::None,
+            _ => Clip::Median,
+        },
+        loss_limit: section.number("loss_limit"),
+        norm_limit: section.number("norm_limit"),
+        penalty: section.number("penalty"),
+        relative: section.word("thresholds") == "relative",
+    }
+}
+
+fn outer(section: &Section) -> OuterPlan {
+    OuterPlan {
+        optimizer: match section.word("optimizer") {
+            "momentum" => OuterKind::Momentum,
+            "nesterov" => OuterKind::Nesterov,
+            _ => OuterKind::Sgd,
+        },
+        learning_rate: section.number("learning_rate"),
+        momentum: section.number("momentum"),
+    }
+}
+
+fn heartbeat(section: &Section) -> HeartbeatPlan {
+    let retry = section
+        .list("retry")
+        .iter()
+        .filter_map(|item| match item.value {
+            Value::Duration(wait) => Some(wait),
+            _ => None,
+        });
+    HeartbeatPlan {
+        every: section.duration("every"),
+        retry: retry.collect(),
+    }
+}
+
+fn checkpoint(section: &Section, folder: &Path) -> CheckpointPlan {
+    CheckpointPlan {
+        folder: resolved(folder, section.text("store").unwrap_or_default()),
+        every: section.whole("every"),
+    }
+}
+
+/// What to do about a name that is not there: take the one that was meant, or what else may be done.
+fn did_you_mean<'a>(
+    mistakes: &[Mistake],
+    given: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+    else_do: &str,
+) -> String {
+    match (mistakes.len() < SUGGESTIONS_MAX).then(|| nearest(given, candidates)) {
+        Some(Some(near)) => format!("did you mean {near:?}?"),
+        _ => else_do.to_owned(),
+    }
+}
+
+/// A path of the file, against the file's folder and without `.` in it.
+fn resolved(folder: &Path, path: &str) -> PathBuf {
+    folder.join(path).components().collect()
+}

@@ -1,0 +1,108 @@
+//! Explicit settings between domains.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tombolo_core::ids::DomainId;
+use tombolo_core::plan::{Emulate, LinkPlan};
+
+use super::did_you_mean;
+use super::domains::{Domain, Domains};
+use crate::topology::diagnosis::Mistake;
+use crate::topology::reader::shown;
+use crate::topology::value::{Item, Section, Span, Value};
+
+pub(super) fn plan(
+    file: &Section,
+    domains: &Domains<'_>,
+    mistakes: &mut Vec<Mistake>,
+) -> Vec<LinkPlan> {
+    let mut seen: BTreeMap<(&str, &str), Span> = BTreeMap::new();
+    let mut links = Vec::new();
+    for link in file.list("link").iter().map(Item::section) {
+        let [one, two] = link.list("between") else {
+            continue;
+        };
+        let place = link.place("between");
+        for end in [one, two] {
+            if domains.known {
+                check_end(end, &domains.list, mistakes);
+            }
+        }
+        let (a, b) = (one.text(), two.text());
+        if a == b {
+            mistakes.push(
+                Mistake::at(
+                    &place,
+                    format!("a link joins two domains, not {:?} with itself", shown(a)),
+                )
+                .label("the same domain twice")
+                .help("name two domains"),
+            );
+            continue;
+        }
+        if let Some(first) = seen.insert((a.min(b), a.max(b)), place.clone()) {
+            mistakes.push(
+                Mistake::at(
+                    &place,
+                    format!(
+                        "the link between {:?} and {:?} is there twice",
+                        shown(a),
+                        shown(b)
+                    ),
+                )
+                .label("second")
+                .also(&first, "first")
+                .help("keep one [[link]] for each pair of domains"),
+            );
+        }
+        if let (Ok(a), Ok(b)) = (a.parse::<DomainId>(), b.parse::<DomainId>()) {
+            links.push(LinkPlan {
+                between: (a, b),
+                emulate: emulate(link.section("emulate")),
+            });
+        }
+    }
+    links
+}
+
+fn check_end(end: &Item, domains: &[Domain<'_>], mistakes: &mut Vec<Mistake>) {
+    let names = || domains.iter().filter_map(|domain| domain.name);
+    if names().any(|name| name == end.text()) {
+        return;
+    }
+    let help = did_you_mean(
+        mistakes,
+        end.text(),
+        names(),
+        "links join the domains of this file",
+    );
+    mistakes.push(
+        Mistake::at(
+            &end.span,
+            format!("there is no domain {:?}", shown(end.text())),
+        )
+        .label("unknown domain")
+        .help(help),
+    );
+}
+
+fn emulate(section: &Section) -> Emulate {
+    Emulate {
+        delay: section.duration("delay"),
+        jitter: section.duration("jitter"),
+        loss: section.number("loss"),
+        rate: match section.find("rate").map(|entry| &entry.item.value) {
+            Some(Value::Whole(bits)) => Some(*bits),
+            _ => None,
+        },
+    }
+}
+
+/// Whether a path is emulated at all.
+pub(in crate::topology) fn is_emulated(emulate: &Emulate) -> bool {
+    emulate.delay > Duration::ZERO
+        || emulate.jitter > Duration::ZERO
+        || emulate.loss > 0.0
+        || emulate.rate.is_some()
+}

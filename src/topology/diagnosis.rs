@@ -1,0 +1,352 @@
+//! Everything that is wrong with a file, told at once.
+//!
+//! A [`Mistake`] points at bytes of the file, says what was expected and found, and what to do next. A [`Diagnosis`] is all of them in file
+//! order, printed by miette with the line and a caret, or as one JSON object a line.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use miette::{Diagnostic, LabeledSpan, NamedSource, SourceCode};
+use serde_json::json;
+
+/// Mistakes told at most; whoever has more learns nothing from the next one.
+const MISTAKES_MAX: usize = 100;
+
+/// Lines longer than this in sum are not printed around a mistake.
+const SNIPPET_BYTES_MAX: usize = 2000;
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Mistake {
+    span: Option<Range<usize>>,
+    message: String,
+    label: String,
+    help: Option<String>,
+    also: Option<(Range<usize>, String)>,
+}
+
+impl Mistake {
+    /// A mistake at these bytes of the file.
+    pub(super) fn at(span: &Range<usize>, message: impl Into<String>) -> Self {
+        Mistake {
+            span: Some(span.clone()),
+            message: message.into(),
+            label: "here".into(),
+            help: None,
+            also: None,
+        }
+    }
+
+    /// A mistake of the file as a whole.
+    pub(super) fn of_file(message: impl Into<String>) -> Self {
+        Mistake {
+            span: None,
+            ..Mistake::at(&(0..0), message)
+        }
+    }
+
+    /// What stands at the caret.
+    pub(super) fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// What to do next.
+    pub(super) fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// A second place that has to do with it.
+    pub(super) fn also(mut self, span: &Range<usize>, label: impl Into<String>) -> Self {
+        self.also = Some((span.clone(), label.into()));
+        self
+    }
+
+    /// The first byte it points at.
+    pub(super) fn start(&self) -> Option<usize> {
+        self.span.as_ref().map(|span| span.start)
+    }
+}
+
+/// One mistake with its place, for those who do not print with miette.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// Line, from 1; 0 if the whole file is meant.
+    pub line: usize,
+    /// Column in characters, from 1; 0 if the whole file is meant.
+    pub column: usize,
+    /// What is wrong: expected and found.
+    pub message: String,
+    /// What to do next; may be empty.
+    pub help: String,
+}
+
+/// All mistakes of one file.
+pub struct Diagnosis {
+    name: String,
+    mistakes: Vec<Told>,
+    parts: Vec<Part>,
+    untold: usize,
+}
+
+impl Diagnosis {
+    pub(super) fn new(name: &str, text: &str, mut mistakes: Vec<Mistake>) -> Self {
+        debug_assert!(!mistakes.is_empty(), "a diagnosis has a mistake");
+        let lines = Lines::new(text);
+        mistakes.sort_by_key(Mistake::start);
+        mistakes.dedup();
+        let untold = mistakes.len().saturating_sub(MISTAKES_MAX);
+        mistakes.truncate(MISTAKES_MAX);
+        for mistake in &mut mistakes {
+            let spans = mistake.span.iter_mut();
+            for span in spans.chain(mistake.also.as_mut().map(|(span, _)| span)) {
+                *span = printable(span, text);
+            }
+        }
+        let source = Arc::new(NamedSource::new(name, text.to_owned()));
+        let told = |mistake: &Mistake| {
+            let place = mistake.start().map(|start| lines.place(text, start));
+            let (line, column) = place.unwrap_or((0, 0));
+            Told {
+                line,
+                column,
+                message: mistake.message.clone(),
+                help: mistake.help.clone().unwrap_or_default(),
+            }
+        };
+        Diagnosis {
+            name: name.to_owned(),
+            mistakes: mistakes.iter().map(told).collect(),
+            parts: mistakes
+                .into_iter()
+                .map(|mistake| Part {
+                    place: mistake.start().map(|start| lines.place(text, start)),
+                    shows: mistake.start().is_some_and(|start| lines.are_short(start)),
+                    mistake,
+                    source: source.clone(),
+                })
+                .collect(),
+            untold,
+        }
+    }
+
+    /// The file's name as it was given.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The mistakes in file order.
+    pub fn mistakes(&self) -> impl Iterator<Item = &Told> {
+        self.mistakes.iter()
+    }
+
+    /// One JSON object a mistake, each on a line of its own.
+    pub fn to_json_lines(&self) -> String {
+        self.mistakes
+            .iter()
+            .map(|told| {
+                let object = json!({
+                    "event": "mistake",
+                    "file": self.name,
+                    "line": told.line,
+                    "column": told.column,
+                    "message": told.message,
+                    "help": told.help,
+                });
+                format!("{object}\n")
+            })
+            .collect()
+    }
+
+    /// The report for people who have no terminal or no colours: fixed width, no escape codes.
+    pub fn to_plain_text(&self) -> String {
+        let mut text = String::new();
+        miette::GraphicalReportHandler::new_themed(miette::GraphicalTheme::unicode_nocolor())
+            .with_width(100)
+            .with_links(false)
+            .without_syntax_highlighting()
+            .render_report(&mut text, self)
+            .expect("writing into a string cannot fail");
+        text
+    }
+}
+
+/// The heading, `harbour.toml: 2 mistakes`; with `{:#}` one mistake a line, `harbour.toml:3:1: what is wrong (what to do)`.
+impl fmt::Display for Diagnosis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            let (count, many) = (self.mistakes.len() + self.untold, self.untold > 0);
+            let plural = if count == 1 { "" } else { "s" };
+            write!(f, "{}: {count} mistake{plural}", self.name)?;
+            return match many {
+                true => write!(f, ", the first {MISTAKES_MAX} follow"),
+                false => Ok(()),
+            };
+        }
+        for (index, told) in self.mistakes.iter().enumerate() {
+            let (line_break, name) = (if index > 0 { "\n" } else { "" }, &self.name);
+            write!(f, "{line_break}{name}")?;
+            if told.line > 0 {
+                write!(f, ":{}:{}", told.line, told.column)?;
+            }
+            write!(f, ": {}", told.message)?;
+            if !told.help.is_empty() {
+                write!(f, " ({})", told.help)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The whole report, because that is what `main` prints of an error.
+impl fmt::Debug for Diagnosis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.to_plain_text())
+    }
+}
+
+impl std::error::Error for Diagnosis {}
+
+impl Diagnostic for Diagnosis {
+    fn related<'a>(&'a self) -> Option<Box<dyn Iterator<Item = &'a dyn Diagnostic> + 'a>> {
+        Some(Box::new(
+            self.parts.iter().map(|part| part as &dyn Diagnostic),
+        ))
+    }
+}
+
+/// One mistake as miette wants it: with the text that it points into.
+#[derive(Debug)]
+struct Part {
+    mistake: Mistake,
+    place: Option<(usize, usize)>,
+    /// Whether the lines around it are short enough to print.
+    shows: bool,
+    source: Arc<NamedSource<String>>,
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.mistake.message)?;
+        match self.place {
+            Some((line, column)) if !self.shows => write!(f, " (line {line}, column {column})"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Part {}
+
+impl Diagnostic for Part {
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        self.mistake
+            .help
+            .as_ref()
+            .map(|help| Box::new(help) as Box<dyn fmt::Display>)
+    }
+
+    fn source_code(&self) -> Option<&dyn SourceCode> {
+        self.shows.then_some(&*self.source as &dyn SourceCode)
+    }
+
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        let main = self.mistake.span.iter().map(|span| {
+            LabeledSpan::new_primary_with_span(Some(self.mistake.label.clone()), span.clone())
+        });
+        let also = self
+            .mistake
+            .also
+            .iter()
+            .map(|(span, label)| LabeledSpan::new_with_span(Some(label.clone()), span.clone()));
+        Some(Box::new(main.chain(also)))
+    }
+}
+
+/// Puts a span inside the text, onto one line and onto whole characters, so that it can always be printed.
+fn printable(span: &Range<usize>, text: &str) -> Range<usize> {
+    let start = text.floor_char_boundary(span.start);
+    let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
+    let end = text.floor_char_boundary(span.end.clamp(start, line_end));
+    start..end
+}
+
+/// Where lines start, so that finding one among many does not read the text again.
+pub(super) struct Lines {
+    starts: Vec<usize>,
+    end: usize,
+}
+
+impl Lines {
+    pub(super) fn new(text: &str) -> Self {
+        let breaks = text.bytes().enumerate().filter(|(_, b)| *b == b'\n');
+        let after = breaks.map(|(at, _)| at + 1);
+        Lines {
+            starts: std::iter::once(0).chain(after).collect(),
+            end: text.len(),
+        }
+    }
+
+    /// The line of a byte, from 1.
+    pub(super) fn line(&self, offset: usize) -> usize {
+        self.starts.partition_point(|&start| start <= offset)
+    }
+
+    /// Line and column in characters, both from 1.
+    fn place(&self, text: &str, offset: usize) -> (usize, usize) {
+        let offset = text.floor_char_boundary(offset);
+        let line = self.line(offset);
+        let start = self.starts[line - 1];
+        (line, text[start..offset].chars().count() + 1)
+    }
+
+    /// Whether the line of a byte and its neighbours can be printed.
+    fn are_short(&self, offset: usize) -> bool {
+        let line = self.line(offset);
+        let first = self.starts[line.saturating_sub(2)];
+        let end = self.starts.get(line + 1).unwrap_or(&self.end);
+        end - first <= SNIPPET_BYTES_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_span_is_brought_into_the_text() {
+        let text = "é = 1\nb";
+        for (given, shown) in [(0..1, 0..0), (0..99, 0..6), (7..99, 7..8), (50..60, 8..8)] {
+            assert_eq!(printable(&given, text), shown, "{given:?}");
+        }
+        let lines = Lines::new(text);
+        assert_eq!(lines.place(text, 7), (2, 1));
+        assert_eq!(lines.place(text, 3), (1, 3));
+        assert_eq!(lines.place(text, 99), (2, 2));
+    }
+
+    #[test]
+    fn a_flood_of_mistakes_is_cut_and_counted() {
+        let mistakes = (0..250)
+            .map(|n| Mistake::at(&(n..n + 1), "wrong"))
+            .collect();
+        let diagnosis = Diagnosis::new("a.toml", &"x".repeat(300), mistakes);
+        assert_eq!(diagnosis.mistakes().count(), MISTAKES_MAX);
+        assert_eq!(
+            diagnosis.to_string(),
+            "a.toml: 250 mistakes, the first 100 follow"
+        );
+    }
+
+    #[test]
+    fn json_lines_carry_place_message_and_help() {
+        let mistake = Mistake::at(&(2..3), "wrong").help("do right");
+        let lines = Diagnosis::new("a.toml", "x\ny", vec![mistake]).to_json_lines();
+        let value: serde_json::Value = serde_json::from_str(lines.trim_end()).unwrap();
+        assert_eq!(
+            value,
+            json!({"event": "mistake", "file": "a.toml", "line": 2, "column": 1, "message": "wrong", "help": "do right"})
+        );
+    }
+}

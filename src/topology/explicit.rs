@@ -1,0 +1,207 @@
+//! What a plan means, with every default spelled out: the answer of `tombolo check`.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use comfy_table::{Table, presets};
+use serde_json::{Value, json};
+use tombolo_core::plan::{
+    Deadline, DomainPlan, Emulate, Fabric, LinkPlan, Plan, Quorum, SyncEvery,
+};
+
+use super::build::is_emulated;
+use super::units::{show_duration, show_rate};
+
+/// A plan for people, and what they should think about.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explicit {
+    /// Name and value, in the order to show them.
+    pub facts: Vec<(&'static str, String)>,
+    /// One row a domain: name, fabric, nodes, gateways.
+    pub domains: Vec<[String; 4]>,
+    /// What works, but perhaps not as meant.
+    pub warnings: Vec<String>,
+}
+
+/// Spells a plan out.
+pub fn explicit(plan: &Plan) -> Explicit {
+    Explicit {
+        facts: facts(plan),
+        domains: plan.domains.iter().map(domain_row).collect(),
+        warnings: warnings(plan),
+    }
+}
+
+impl Explicit {
+    /// The same for programs.
+    pub fn to_json(&self) -> Value {
+        let facts: serde_json::Map<String, Value> = self
+            .facts
+            .iter()
+            .map(|(name, value)| ((*name).replace(' ', "_"), value.as_str().into()))
+            .collect();
+        let domains: Vec<Value> = self
+            .domains
+            .iter()
+            .map(|[name, fabric, nodes, gateways]| {
+                json!({ "name": name, "fabric": fabric, "nodes": nodes, "gateways": gateways })
+            })
+            .collect();
+        json!({ "event": "checked", "facts": facts, "domains": domains, "warnings": self.warnings })
+    }
+}
+
+impl fmt::Display for Explicit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        for (name, value) in &self.facts {
+            table.add_row([*name, value]);
+        }
+        writeln!(f, "{}\n", trimmed(&table))?;
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_header(["domain", "fabric", "nodes", "gateways"]);
+        for row in &self.domains {
+            table.add_row(row);
+        }
+        write!(f, "{}", trimmed(&table))?;
+        for warning in &self.warnings {
+            write!(f, "\n\nwarning: {warning}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Without the spaces that fill the last column.
+fn trimmed(table: &Table) -> String {
+    let lines: Vec<String> = table
+        .lines()
+        .map(|line| line.trim_end().to_owned())
+        .collect();
+    lines.join("\n")
+}
+
+fn facts(plan: &Plan) -> Vec<(&'static str, String)> {
+    let nodes = plan.nodes().count();
+    let domains = plan.domains.len();
+    let steps = match plan.sync_every {
+        SyncEvery::Steps(steps) => format!("{steps} steps"),
+        SyncEvery::Epochs(1) => "1 epoch".into(),
+        SyncEvery::Epochs(epochs) => format!("{epochs} epochs"),
+    };
+    let quorum = match plan.round.quorum {
+        Quorum::All => "all (less those that are absent)".into(),
+        Quorum::AtLeast {
+            nodes: least,
+            domains: homes,
+        } => format!("{least} of {nodes} nodes, in {homes} of {domains} domains"),
+    };
+    let deadline = match plan.round.deadline {
+        Deadline::Adaptive => "adaptive (first round 30min, then from arrivals)".into(),
+        Deadline::Fixed(span) => show_duration(span),
+    };
+    let links = match plan.links.as_slice() {
+        [] => "through the coordinator's domain, not emulated".into(),
+        links => links.iter().map(show_link).collect::<Vec<_>>().join("; "),
+    };
+    let mut facts = vec![
+        ("federation", plan.name.clone()),
+        ("rounds", format!("{}, {steps} each", plan.rounds)),
+        ("coordinator", plan.coordinator.to_string()),
+        ("quorum", quorum),
+        ("deadline", deadline),
+        ("grace", show_duration(plan.round.grace)),
+        ("close limit", show_duration(plan.round.close_limit)),
+        ("aggregator", plan.aggregator.kind.clone()),
+        ("links", links),
+        ("state", plan.checkpoint.folder.display().to_string()),
+    ];
+    if !plan.round.absent.is_empty() {
+        let absent = plan.round.absent.iter().map(|(round, nodes)| {
+            let names: Vec<&str> = nodes.iter().map(|node| node.as_str()).collect();
+            format!("round {round}: {}", names.join(" "))
+        });
+        facts.push(("absent", absent.collect::<Vec<_>>().join("; ")));
+    }
+    facts
+}
+
+fn show_link(link: &LinkPlan) -> String {
+    let (a, b) = &link.between;
+    format!("{a} - {b} {}", show_path(&link.emulate))
+}
+
+fn show_path(path: &Emulate) -> String {
+    if !is_emulated(path) {
+        return "(not emulated)".into();
+    }
+    let mut said = vec![format!("delay {}", show_duration(path.delay))];
+    if !path.jitter.is_zero() {
+        said.push(format!("jitter {}", show_duration(path.jitter)));
+    }
+    if path.loss > 0.0 {
+        said.push(format!("loss {}%", (path.loss * 1e8).round() / 1e6));
+    }
+    if let Some(rate) = path.rate {
+        said.push(show_rate(rate));
+    }
+    format!("({})", said.join(", "))
+}
+
+fn domain_row(domain: &DomainPlan) -> [String; 4] {
+    let fabric = match domain.fabric {
+        Fabric::Auto => "auto",
+        Fabric::Shm => "shm",
+    };
+    let names = |ids: &mut dyn Iterator<Item = &str>| ids.collect::<Vec<_>>().join(" ");
+    [
+        domain.id.to_string(),
+        fabric.to_owned(),
+        names(&mut domain.nodes.iter().map(|node| node.id.name())),
+        names(&mut domain.gateways.iter().map(|gateway| gateway.name())),
+    ]
+}
+
+fn warnings(plan: &Plan) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let nodes = plan.nodes().count();
+    match plan.round.quorum {
+        Quorum::All => {
+            if plan.round.deadline == Deadline::Adaptive {
+                warnings.push("with quorum = \"all\" one slow node fails a round at the adaptive deadline: a fixed one is safer".into());
+            }
+        }
+        Quorum::AtLeast { nodes: least, .. } if 2 * least <= nodes => {
+            warnings.push(format!("a quorum of {least} of {nodes} nodes is less than a majority: few updates decide a round"));
+        }
+        Quorum::AtLeast { .. } => {}
+    }
+    if let Deadline::Fixed(deadline) = plan.round.deadline
+        && plan.round.grace >= deadline
+    {
+        warnings.push(format!(
+            "the grace of {} is cut off by the deadline of {}",
+            show_duration(plan.round.grace),
+            show_duration(deadline)
+        ));
+    }
+    for domain in &plan.domains {
+        if domain.gateways.len() == 1 && domain.nodes.len() > 1 && plan.domains.len() > 1 {
+            warnings.push(format!(
+                "domain {} has one gateway: if it is lost, the domain waits",
+                domain.id
+            ));
+        }
+    }
+    let joined: BTreeSet<_> = plan.links.iter().map(|link| &link.between).collect();
+    let home = plan.coordinator.domain();
+    for (a, b) in joined {
+        if *a != home && *b != home {
+            warnings.push(format!(
+                "the link {a} - {b} carries nothing: contributions go through {home}"
+            ));
+        }
+    }
+    warnings
+}

@@ -1,0 +1,238 @@
+//! The keys that say where: domains, nodes, links, liveness, trust and state.
+
+use super::{CODECS, Kind, ROUNDS_MAX, Table, key, later};
+use crate::topology::NODES_MAX;
+
+use Kind::{Duration, Flag, List, Number, Share, Whole, Word};
+
+pub(in crate::topology) static DOMAIN: Table = Table {
+    shown: "[[domain]]",
+    doc: "An island of compute.",
+    keys: &[
+        key("name", Kind::Name, "Its name.").required(),
+        key("fabric", Word, "What carries tensors inside it.")
+            .words(&["auto", "shm"])
+            .later(&["ibverbs", "none"])
+            .or("\"auto\""),
+        key("collective", Word, "The shape of reduces in a round.")
+            .words(&["auto", "direct"])
+            .later(&["chain"])
+            .or("\"auto\""),
+        key(
+            "step_collective",
+            Word,
+            "The shape of reduces in step mode.",
+        )
+        .words(&["auto"])
+        .later(&["direct", "ring", "tree", "halving", "mesh"])
+        .or("\"auto\""),
+        key(
+            "nodes",
+            List(&Kind::Name, 1, NODES_MAX),
+            "Its nodes by name; or [[domain.node]] tables.",
+        ),
+        key(
+            "node",
+            Kind::Tables(&NODE, NODES_MAX),
+            "Its nodes with addresses.",
+        ),
+        key(
+            "gateways",
+            List(&Kind::Name, 1, NODES_MAX),
+            "Nodes that hold its WAN links, in order of succession; default: the first node.",
+        ),
+        key(
+            "root",
+            Kind::Path,
+            "Its CA certificate; default: certs/<name>.pem.",
+        ),
+        key(
+            "root_sha256",
+            Kind::Sha256,
+            "The pin of its CA certificate.",
+        ),
+    ],
+};
+
+static NODE: Table = Table {
+    shown: "[[domain.node]]",
+    doc: "One node.",
+    keys: &[
+        key("name", Kind::Name, "Its name.").required(),
+        key(
+            "listen",
+            Kind::Socket,
+            "Where it listens; default: a free port on loopback.",
+        ),
+        key(
+            "advertise",
+            Kind::HostPort,
+            "What peers dial; default: where it listens.",
+        ),
+        key("outbound_only", Flag, "Whether peers cannot dial it.").only("false"),
+        later("weight", "A weight of its own."),
+        later("slice", "The slice it belongs to."),
+        later("cpus", "The processors it is pinned to."),
+        later("numa", "The memory node it is pinned to."),
+    ],
+};
+
+pub(in crate::topology) static LINK: Table = Table {
+    shown: "[[link]]",
+    doc: "Settings between the gateways of two domains.",
+    keys: &[
+        key("between", List(&Kind::Name, 2, 2), "The two domains.").required(),
+        later("cap", "The highest rate."),
+        key("codec", Word, "The encoding of contributions.")
+            .words(&["none"])
+            .later(CODECS)
+            .or("\"none\""),
+        key("congestion", Word, "The congestion law.")
+            .words(&["cubic"])
+            .later(&["bbr", "delay-gradient"])
+            .or("\"cubic\""),
+        later("factor", "Of the delay-gradient law."),
+        later("additive", "Of the delay-gradient law."),
+        key("overload", Word, "What gives way when a link is full.")
+            .words(&["delay"])
+            .later(&["drop", "adapt"])
+            .or("\"delay\""),
+        key(
+            "emulate",
+            Kind::Table(&EMULATE),
+            "What run and sim impose on the path.",
+        )
+        .or("{}"),
+    ],
+};
+
+static EMULATE: Table = Table {
+    shown: "link.emulate",
+    doc: "An emulated path, each way.",
+    keys: &[
+        key("delay", Duration("0s", "60s"), "One-way delay.").or("\"0s\""),
+        key(
+            "jitter",
+            Duration("0s", "60s"),
+            "Uniform extra delay, at most this.",
+        )
+        .or("\"0s\""),
+        key("loss", Share(90.0), "Share of datagrams lost.").or("\"0%\""),
+        key("rate", Kind::Rate, "The rate; default: unlimited."),
+    ],
+};
+
+pub(in crate::topology) static EXCHANGE: Table = Table {
+    shown: "[exchange]",
+    doc: "How domains exchange contributions.",
+    keys: &[key("shape", Word, "Who sends to whom.")
+        .words(&["auto", "star"])
+        .later(&["tree", "ring", "mesh"])
+        .or("\"auto\"")],
+};
+
+pub(in crate::topology) static ROUTE: Table = Table {
+    shown: "[route]",
+    doc: "How paths are chosen.",
+    keys: &[
+        key(
+            "weights",
+            Kind::Table(&ROUTE_WEIGHTS),
+            "What counts in a path's score.",
+        )
+        .or("{}"),
+        key(
+            "periods",
+            Kind::Table(&ROUTE_PERIODS),
+            "How often it is measured.",
+        )
+        .or("{}"),
+    ],
+};
+
+static ROUTE_WEIGHTS: Table = Table {
+    shown: "route.weights",
+    doc: "What counts in a path's score.",
+    keys: &[
+        key("latency", Number(0.0, 1.0), "Of latency.").only("0.4"),
+        key("bandwidth", Number(0.0, 1.0), "Of bandwidth.").only("0.3"),
+        key("loss", Number(0.0, 1.0), "Of loss.").only("0.3"),
+    ],
+};
+
+static ROUTE_PERIODS: Table = Table {
+    shown: "route.periods",
+    doc: "How often paths are measured.",
+    keys: &[
+        key("latency", Duration("1ms", "1h"), "Of latency.").only("\"500ms\""),
+        key("bandwidth", Duration("1ms", "1h"), "Of bandwidth.").only("\"1s\""),
+        key("loss", Duration("1ms", "1h"), "Of loss.").only("\"800ms\""),
+    ],
+};
+
+pub(in crate::topology) static HEARTBEAT: Table = Table {
+    shown: "[heartbeat]",
+    doc: "Liveness.",
+    keys: &[
+        key("every", Duration("10ms", "60s"), "The period.").or("\"500ms\""),
+        key(
+            "phi",
+            Number(1.0, 100.0),
+            "The suspicion at which a peer is suspected.",
+        )
+        .only("8.0"),
+        key(
+            "retry",
+            List(&Duration("1ms", "10min"), 1, 8),
+            "Waits of the retry rung.",
+        )
+        .or("[\"1s\", \"2s\", \"4s\"]"),
+        key(
+            "restore_limit",
+            Duration("1s", "1d"),
+            "How long a restore may take.",
+        )
+        .only("\"60s\""),
+        key(
+            "cooldown",
+            Kind::Table(&COOLDOWN),
+            "How long an evicted node stays out.",
+        )
+        .or("{}"),
+    ],
+};
+
+static COOLDOWN: Table = Table {
+    shown: "heartbeat.cooldown",
+    doc: "How long an evicted node stays out.",
+    keys: &[
+        key("first", Duration("1s", "1d"), "The first time.").only("\"10s\""),
+        key("cap", Duration("1s", "7d"), "At most.").only("\"10min\""),
+    ],
+};
+
+pub(in crate::topology) static SECURITY: Table = Table {
+    shown: "[security]",
+    doc: "Keys and certificates.",
+    keys: &[key(
+        "post_quantum",
+        Word,
+        "Whether peers without X25519MLKEM768 are refused.",
+    )
+    .words(&["prefer", "require"])
+    .or("\"prefer\"")],
+};
+
+pub(in crate::topology) static CHECKPOINT: Table = Table {
+    shown: "[checkpoint]",
+    doc: "State on disk.",
+    keys: &[
+        key("store", Kind::Store, "The state folder.").or("\"file:./state\""),
+        key(
+            "every",
+            Whole(1, ROUNDS_MAX),
+            "Which committed states are kept (the newest always).",
+        )
+        .or("1"),
+    ],
+};

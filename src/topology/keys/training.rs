@@ -1,0 +1,276 @@
+//! The keys that say what is trained and how rounds go.
+
+use super::{CODECS, Kind, ROUNDS_MAX, SEED_MAX, Table, key, later};
+use crate::topology::{DOMAINS_MAX, NODES_MAX};
+
+use Kind::{Above, Duration, Flag, List, Number, Whole, Word};
+
+pub(in crate::topology) static FEDERATION: Table = Table {
+    shown: "[federation]",
+    doc: "What is trained together.",
+    keys: &[
+        key(
+            "name",
+            Kind::Name,
+            "The federation's name; part of every certificate.",
+        )
+        .required(),
+        key("rounds", Whole(1, ROUNDS_MAX), "How many rounds to run.").or("20"),
+        key(
+            "sync_every",
+            Kind::Steps,
+            "Local steps a round, or \"1 epoch\".",
+        )
+        .or("50"),
+        key(
+            "coordinator",
+            Kind::Node,
+            "The node that opens and closes rounds; default: the first domain's gateway.",
+        ),
+        key(
+            "standby",
+            List(&Kind::Node, 0, 1024),
+            "Nodes that may become coordinator.",
+        )
+        .only("[]"),
+        key(
+            "seed",
+            Whole(0, SEED_MAX),
+            "Seeds batch order and partitions.",
+        )
+        .or("7"),
+    ],
+};
+
+pub(in crate::topology) static RUN: Table = Table {
+    shown: "[run]",
+    doc: "How this program computes.",
+    keys: &[
+        key(
+            "kernels",
+            Word,
+            "Which arithmetic is used; results are the same.",
+        )
+        .words(&["auto", "portable"])
+        .or("\"auto\""),
+        key(
+            "balance_steps",
+            Flag,
+            "Whether measured speed decides the number of local steps.",
+        )
+        .only("false"),
+    ],
+};
+
+pub(in crate::topology) static ROUND: Table = Table {
+    shown: "[round]",
+    doc: "How rounds open and close.",
+    keys: &[
+        key(
+            "quorum",
+            Kind::Table(&QUORUM),
+            "What must have arrived to close; default: a majority of nodes and of domains.",
+        )
+        .words(&["all"]),
+        key(
+            "deadline",
+            Duration("100ms", "7d"),
+            "When a round stops accepting.",
+        )
+        .words(&["adaptive"])
+        .or("\"adaptive\""),
+        key(
+            "grace",
+            Duration("0s", "1d"),
+            "Extra wait after the quorum.",
+        )
+        .or("\"2s\""),
+        key("mode", Word, "How rounds follow each other.")
+            .words(&["sync"])
+            .later(&["async"])
+            .or("\"sync\""),
+        later("buffer", "Updates per step of the asynchronous mode."),
+        key("staleness", Word, "What happens to a late update.")
+            .words(&["refuse"])
+            .or("\"refuse\""),
+        key(
+            "failed_limit",
+            Whole(1, 1_000_000),
+            "Failed rounds in a row that end the run.",
+        )
+        .or("3"),
+        key(
+            "close_limit",
+            Duration("1s", "1d"),
+            "How long closing may take.",
+        )
+        .or("\"30s\""),
+        key(
+            "durability",
+            Word,
+            "How an acknowledged update survives a restart.",
+        )
+        .words(&["resend"])
+        .later(&["journal"])
+        .or("\"resend\""),
+        key(
+            "codec_down",
+            Word,
+            "The encoding of the model on its way down.",
+        )
+        .words(&["none"])
+        .later(CODECS)
+        .or("\"none\""),
+        key(
+            "absent",
+            Kind::Tables(&ABSENT, 4096),
+            "Who explicitly takes no part in which round.",
+        )
+        .or("[]"),
+    ],
+};
+
+static QUORUM: Table = Table {
+    shown: "round.quorum",
+    doc: "What must have arrived.",
+    keys: &[
+        key(
+            "nodes",
+            Whole(1, NODES_MAX as u64),
+            "Nodes; default: a majority.",
+        ),
+        key(
+            "domains",
+            Whole(1, DOMAINS_MAX as u64),
+            "Domains; default: a majority.",
+        ),
+    ],
+};
+
+static ABSENT: Table = Table {
+    shown: "round.absent",
+    doc: "Nodes that take no part in one round.",
+    keys: &[
+        key("round", Whole(1, ROUNDS_MAX), "The round, from 1.").required(),
+        key("nodes", List(&Kind::Node, 1, NODES_MAX), "The nodes.").required(),
+    ],
+};
+
+pub(in crate::topology) static MODEL: Table = Table {
+    shown: "[model]",
+    doc: "The built-in trainer.",
+    keys: &[
+        key("trainer", Word, "Which model.")
+            .words(&["digits-mlp", "digits-softmax"])
+            .or("\"digits-mlp\""),
+        key("hidden", Whole(1, 4096), "Hidden units of digits-mlp.").or("64"),
+        key(
+            "learning_rate",
+            Above(0.0, 1000.0),
+            "The local learning rate.",
+        )
+        .or("0.1"),
+        key("batch", Whole(1, 1797), "Rows in a batch.").or("32"),
+        key("init", Kind::Table(&INIT), "The first weights.")
+            .words(&["zeros"])
+            .or("{ seed = 7 }"),
+        key("order", Word, "The order in which a node sees its rows.")
+            .words(&["shuffled", "sequential"])
+            .or("\"shuffled\""),
+        key(
+            "partition",
+            Kind::Table(&PARTITION),
+            "Who holds which training rows.",
+        )
+        .or("{ kind = \"dirichlet\" }"),
+    ],
+};
+
+static INIT: Table = Table {
+    shown: "model.init",
+    doc: "First weights drawn from a seed.",
+    keys: &[key("seed", Whole(0, SEED_MAX), "The seed.").or("7")],
+};
+
+static PARTITION: Table = Table {
+    shown: "model.partition",
+    doc: "Who holds which training rows.",
+    keys: &[
+        key("kind", Word, "How rows are dealt out.")
+            .words(&["iid", "shards", "dirichlet", "rows"])
+            .or("\"dirichlet\""),
+        key(
+            "alpha",
+            Above(0.0, 1e6),
+            "Concentration of dirichlet, small is skewed; default 0.5.",
+        ),
+        key(
+            "file",
+            Kind::Path,
+            "The JSON file of rows: {\"hq/a\": [0, 1, 2], ...}.",
+        ),
+    ],
+};
+
+pub(in crate::topology) static AGGREGATOR: Table = Table {
+    shown: "[aggregator]",
+    doc: "How updates become one.",
+    keys: &[
+        key(
+            "kind",
+            Kind::Rule,
+            "The rule, or a name that the program registered.",
+        )
+        .words(&["fedavg", "dynamic-weighted"])
+        .later(&[
+            "median",
+            "trimmed-mean",
+            "krum",
+            "multi-krum",
+            "centred-clipping",
+        ])
+        .or("\"dynamic-weighted\""),
+        key("weights", Word, "What an update weighs before any rule.")
+            .words(&["samples", "equal"])
+            .or("\"samples\""),
+        key("clip", Above(0.0, 1e30), "The bound on an update's norm.")
+            .words(&["none", "median"])
+            .or("\"median\""),
+        key(
+            "thresholds",
+            Word,
+            "Whether limits are absolute or multiples of the round's median.",
+        )
+        .words(&["absolute", "relative"])
+        .or("\"absolute\""),
+        key(
+            "loss_limit",
+            Above(0.0, 1e30),
+            "The loss above which the penalty applies.",
+        )
+        .or("2.0"),
+        key(
+            "norm_limit",
+            Above(0.0, 1e30),
+            "The gradient norm above which the penalty applies.",
+        )
+        .or("5.0"),
+        key("penalty", Number(0.0, 1.0), "The factor on such a weight.").or("0.3"),
+    ],
+};
+
+pub(in crate::topology) static OUTER: Table = Table {
+    shown: "[outer]",
+    doc: "What is done with the aggregate.",
+    keys: &[
+        key("optimizer", Word, "The outer optimizer.")
+            .words(&["sgd", "momentum", "nesterov"])
+            .later(&["adam", "yogi", "adagrad"])
+            .or("\"sgd\""),
+        key("learning_rate", Above(0.0, 1000.0), "Its learning rate.").or("1.0"),
+        key("momentum", Number(0.0, 0.9999), "Its momentum.").or("0.9"),
+        later("beta1", "Of the adaptive optimizers."),
+        later("beta2", "Of the adaptive optimizers."),
+        later("epsilon", "Of the adaptive optimizers."),
+    ],
+};

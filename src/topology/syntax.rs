@@ -1,0 +1,181 @@
+//! What is wrong when the text is not TOML, in words of ours. The parser's own words are for its maintainers.
+
+use std::ops::Range;
+
+use super::diagnosis::{Lines, Mistake};
+use super::reader::shown;
+
+/// Looking for the first of two equal keys reads backwards through the file.
+const SEARCHES_MAX: usize = 100;
+
+/// Mistakes of syntax, and whether the tree behind them may have holes.
+pub(super) struct Syntax {
+    pub mistakes: Vec<Mistake>,
+    pub holes: bool,
+}
+
+/// Turns the parser's errors into mistakes, one a line: a line that cannot be read tends to give several.
+pub(super) fn mistakes(text: &str, lines: &Lines, errors: &[toml::de::Error]) -> Syntax {
+    let mut found = Syntax {
+        mistakes: Vec::new(),
+        holes: false,
+    };
+    let mut last_line = None;
+    let mut errors: Vec<_> = errors
+        .iter()
+        .map(|error| (error.span().unwrap_or(0..0), error.message()))
+        .collect();
+    errors.sort_by_key(|(span, _)| span.start);
+    for (span, message) in errors {
+        if message.starts_with("duplicate key") {
+            let search = found.mistakes.len() < SEARCHES_MAX;
+            found.mistakes.push(repeated(text, &span, search));
+            continue;
+        }
+        found.holes = true;
+        let line = lines.line(span.start);
+        if last_line.replace(line) == Some(line) {
+            continue;
+        }
+        let (said, help) = words(message);
+        found.mistakes.push(
+            Mistake::at(&span, said)
+                .label("not TOML from here")
+                .help(help),
+        );
+    }
+    found
+}
+
+/// A key or table that was there before.
+fn repeated(text: &str, span: &Range<usize>, search: bool) -> Mistake {
+    let name = text.get(span.clone()).unwrap_or_default();
+    let message = format!("`{}` is given twice", shown(name));
+    let mistake = Mistake::at(span, message).label("given again");
+    let help = "remove one of the two";
+    match search.then(|| earlier(text, name, span.start)).flatten() {
+        Some(first) => mistake.also(&first, "first given here").help(help),
+        None => mistake.help(help),
+    }
+}
+
+/// The nearest line above that sets the key or opens the table.
+fn earlier(text: &str, name: &str, before: usize) -> Option<Range<usize>> {
+    let line_start = text[..before].rfind('\n').map_or(0, |at| at + 1);
+    let head = text[line_start..before].trim_start().starts_with('[');
+    let mut end = line_start;
+    while end > 0 {
+        let start = text[..end - 1].rfind('\n').map_or(0, |at| at + 1);
+        let line = &text[start..end];
+        let trimmed = line.trim_start();
+        let key = trimmed.trim_start_matches('[').trim_start();
+        let opens = trimmed.starts_with('[');
+        let rest = key.strip_prefix(name).map(str::trim_start);
+        let sets = rest.is_some_and(|rest| rest.starts_with(if head { ']' } else { '=' }));
+        if sets && opens == head {
+            let at = start + (line.len() - key.len());
+            return Some(at..at + name.len());
+        }
+        if opens && !head {
+            return None;
+        }
+        end = start;
+    }
+    None
+}
+
+/// What to say instead of the parser's message, and what to do.
+fn words(message: &str) -> (&'static str, &'static str) {
+    let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| message.starts_with(prefix));
+    if starts(&["string values must be quoted"]) {
+        (
+            "this text has no quotes",
+            "put it in quotes: key = \"text\"",
+        )
+    } else if starts(&["missing value", "key with no value"]) {
+        ("this key has no value", "write key = value")
+    } else if starts(&[
+        "unclosed array table",
+        "unclosed table",
+        "missing table open",
+    ]) {
+        (
+            "this table's head is not closed",
+            "write [name], or [[name]] for one of several",
+        )
+    } else if starts(&[
+        "unclosed array",
+        "missing comma between array",
+        "extra comma in array",
+        "unexpected `=` in array",
+        "missing array",
+    ]) {
+        (
+            "this list is not well formed",
+            "write [\"a\", \"b\"]: values with commas between them and a closing bracket",
+        )
+    } else if starts(&[
+        "unclosed inline",
+        "missing comma between key",
+        "extra comma in inline",
+        "missing inline",
+        "missing key for inline",
+        "missing assignment",
+        "extra assignment",
+        "invalid inline",
+    ]) {
+        (
+            "this table is not well formed",
+            "write { a = 1, b = 2 }: keys and values with commas between them and a closing brace",
+        )
+    } else if starts(&[
+        "invalid basic",
+        "invalid literal",
+        "invalid multi-line",
+        "missing opening quote",
+        "missing escaped",
+        "too few unicode",
+    ]) {
+        (
+            "this text in quotes is not well formed",
+            "close the quotes on the same line; write a backslash as \\\\",
+        )
+    } else if starts(&[
+        "unexpected leading",
+        "redundant",
+        "unexpected sign",
+        "`_` may",
+        "integers with",
+        "radix",
+    ]) {
+        (
+            "this is not a number",
+            "write it without leading zeros or signs, such as 20",
+        )
+    } else if starts(&["invalid unquoted key", "unquoted keys", "keys cannot"]) {
+        (
+            "this is not a key",
+            "keys are lower-case letters, digits and underscores",
+        )
+    } else if starts(&["cannot recurse", "recursion"]) {
+        (
+            "this is nested too deeply",
+            "no key of a topology needs more than a few levels",
+        )
+    } else if starts(&["cannot extend"]) {
+        (
+            "this opens a table under a key that already has a value",
+            "give the key once, as a table or as a value",
+        )
+    } else if starts(&["carriage return"]) {
+        (
+            "a carriage return stands alone here",
+            "end lines with a line feed",
+        )
+    } else {
+        (
+            "this is not TOML",
+            "a line is key = value, [table], [[table]] or # comment",
+        )
+    }
+}
