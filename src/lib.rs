@@ -1,9 +1,21 @@
 //! Tombolo joins islands of compute into one training federation.
+//!
+//! * [`Federation`]: the way in. Reads a topology, starts its nodes, follows the run.
+//! * [`topology`]: one TOML file, checked; every mistake at once.
+//! * [`identity`]: certificates and who may speak for whom.
+//! * [`learn`]: the built-in data, models and partitions.
+//! * [`world`] and [`sim`]: the two worlds in which the same actors live, real and simulated.
 
 #![forbid(unsafe_code)]
 
+pub mod federation;
 pub mod identity;
 pub mod learn;
 pub mod sim;
 pub mod topology;
 pub mod world;
+
+pub use federation::{Federation, FederationError, Report, Running};
+pub use tombolo_core as core;
+
+pub use tombolo_actors as actors;

@@ -304,9 +304,7 @@ impl Env for WorldEnv {
     }
 
     fn unix_time(&self) -> u64 {
-        SystemTime::UNIX_EPOCH
-            .elapsed()
-            .map_or(0, |since| since.as_secs())
+        unix_now()
     }
 
     fn rng(&self, purpose: &str) -> Rng {
@@ -375,4 +373,21 @@ impl Env for WorldEnv {
             Ok(found)
         })
     }
+}
+
+/// The wall clock, for certificates and file dates only: seconds since 1970.
+pub fn unix_now() -> u64 {
+    SystemTime::UNIX_EPOCH
+        .elapsed()
+        .map_or(0, |since| since.as_secs())
+}
+
+/// A named thread for work that waits on files.
+pub(crate) fn thread<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
 }

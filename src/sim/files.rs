@@ -87,7 +87,7 @@ impl Files for MemoryFiles {
         }
     }
 
-    fn replace(&self, path: &str, contents: &[u8]) -> io::Result<()> {
+    fn replace(&self, path: &str, parts: &[&[u8]]) -> io::Result<()> {
         check_path(path)?;
         let (folder, name) = split(path);
         let mut root = self.lock();
@@ -95,7 +95,7 @@ impl Files for MemoryFiles {
         if let Some(Entry::Folder(_)) = folder.get(name) {
             return Err(error(ErrorKind::IsADirectory, path));
         }
-        folder.insert(name.to_owned(), Entry::File(contents.to_vec()));
+        folder.insert(name.to_owned(), Entry::File(parts.concat()));
         Ok(())
     }
 
@@ -192,8 +192,8 @@ impl Files for DiskOfLife {
         self.disk()?.read(path)
     }
 
-    fn replace(&self, path: &str, contents: &[u8]) -> io::Result<()> {
-        self.disk()?.replace(path, contents)
+    fn replace(&self, path: &str, parts: &[&[u8]]) -> io::Result<()> {
+        self.disk()?.replace(path, parts)
     }
 
     fn create(&self, path: &str, contents: &[u8]) -> io::Result<()> {

@@ -179,7 +179,7 @@ impl FolderFiles {
     /// Writes a part and hands it to `publish`; whatever happens, no part is left.
     fn written(
         &self,
-        contents: &[u8],
+        parts: &[&[u8]],
         mode: u32,
         publish: impl FnOnce(&Path) -> io::Result<()>,
     ) -> io::Result<()> {
@@ -190,7 +190,9 @@ impl FolderFiles {
                 .create_new(true)
                 .mode(mode)
                 .open(&partial)?;
-            file.write_all(contents)?;
+            for part in parts {
+                file.write_all(part)?;
+            }
             file.sync_all()
         };
         let result = write()
@@ -204,7 +206,7 @@ impl FolderFiles {
     fn create_with(&self, path: &str, contents: &[u8], mode: u32) -> io::Result<()> {
         let full = self.full(path)?;
         let folder = self.folder_of(&full)?;
-        self.written(contents, mode, |partial| {
+        self.written(&[contents], mode, |partial| {
             fs::hard_link(partial, &full).map_err(|error| named(error, "create", &full))
         })?;
         synchronize(folder)
@@ -217,10 +219,10 @@ impl Files for FolderFiles {
         fs::read(&full).map_err(|error| named(error, "read", &full))
     }
 
-    fn replace(&self, path: &str, contents: &[u8]) -> io::Result<()> {
+    fn replace(&self, path: &str, parts: &[&[u8]]) -> io::Result<()> {
         let full = self.full(path)?;
         let folder = self.folder_of(&full)?;
-        self.written(contents, 0o644, |partial| {
+        self.written(parts, 0o644, |partial| {
             fs::rename(partial, &full).map_err(|error| named(error, "replace", &full))
         })?;
         synchronize(folder)

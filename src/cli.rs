@@ -1,0 +1,137 @@
+//! The command line: one file a command, one exit code a kind of ending.
+
+mod check;
+mod new;
+mod node;
+mod output;
+mod run;
+mod schema;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// It did what it was asked.
+    Done,
+    /// It could not.
+    Failed,
+    /// The command line or the topology is wrong.
+    Usage,
+    /// No round ever met its quorum.
+    NoQuorum,
+    /// Ctrl-C.
+    Interrupted,
+    /// SIGTERM.
+    Terminated,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(match exit {
+            Exit::Done => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::NoQuorum => 3,
+            Exit::Interrupted => 130,
+            Exit::Terminated => 143,
+        })
+    }
+}
+
+/// Joins islands of compute into one training federation.
+#[derive(Debug, Parser)]
+#[command(name = "tombolo", version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+
+    /// Keep state in this folder instead of the topology's.
+    #[arg(long, global = true, value_name = "DIR")]
+    state: Option<PathBuf>,
+
+    /// How to print results: for people, or one JSON object a line.
+    #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a whole federation on this machine.
+    Run(run::Run),
+    /// Run one node of a federation; the others run elsewhere.
+    Node(node::Node),
+    /// Check a topology: every mistake at once.
+    Check(check::Check),
+    /// Print the JSON schema of the topology, for editors.
+    Schema(schema::Schema),
+    /// Make a folder with a small topology that runs.
+    New(new::New),
+}
+
+/// What all commands share.
+#[derive(Debug, Clone)]
+pub struct Common {
+    /// Overrides the topology's state folder.
+    pub state: Option<PathBuf>,
+    /// How to print.
+    pub format: Format,
+}
+
+/// Parses the arguments, runs the command, says what went wrong.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TOMBOLO_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    let common = Common {
+        state: arguments.state,
+        format: arguments.format,
+    };
+    let exit = match arguments.command {
+        Command::Run(command) => command.run(&common),
+        Command::Node(command) => command.run(&common),
+        Command::Check(command) => command.run(&common),
+        Command::Schema(command) => command.run(),
+        Command::New(command) => command.run(&common),
+    };
+    exit.into()
+}
+
+/// A runtime for a command's own waiting; the federation has threads of its own.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+}
+
+/// Ends when the user or the system asks the process to stop.
+async fn interrupted() -> tombolo::federation::Interrupt {
+    use tokio::signal::unix::{SignalKind, signal};
+    use tombolo::federation::Interrupt;
+    let (Ok(mut interrupt), Ok(mut terminate)) = (
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::terminate()),
+    ) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => Interrupt::Interrupted,
+        _ = terminate.recv() => Interrupt::Terminated,
+    }
+}

@@ -1,0 +1,241 @@
+//! How a run is shown: JSON lines, or progress bars and a table.
+
+use std::io::{IsTerminal, Write};
+
+use comfy_table::{CellAlignment, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{Common, Exit, Format};
+use tombolo::federation::state_word;
+use tombolo::{FederationError, Report};
+use tombolo_core::event::{Event, Finished, RoundRecord};
+
+/// Shows a run as it goes.
+pub struct Display {
+    format: Format,
+    bar: ProgressBar,
+    rows: Vec<RoundRecord>,
+    waiting: String,
+}
+
+impl Display {
+    /// A display for a run of so many rounds. Bars are drawn on a terminal only.
+    pub fn new(format: Format, rounds: u64) -> Self {
+        let drawn = format == Format::Text && std::io::stderr().is_terminal();
+        let bar = if drawn {
+            ProgressBar::new(rounds)
+        } else {
+            ProgressBar::hidden()
+        };
+        let style = ProgressStyle::with_template("{bar:30.cyan/dim} round {pos}/{len}  {msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Display {
+            format,
+            bar,
+            rows: Vec::new(),
+            waiting: String::new(),
+        }
+    }
+
+    /// Takes an event.
+    pub fn on_event(&mut self, event: &Event) {
+        match event {
+            Event::Round(record) => self.on_round(record),
+            Event::Finished(finished) => {
+                if self.format == Format::Json {
+                    print_line(&Event::Finished(finished.clone()));
+                }
+            }
+            Event::RoundOpened { round, cohort, .. } => {
+                self.waiting = format!("0 of {} reports", cohort.len());
+                self.bar
+                    .set_message(format!("{} (round {round} is open)", self.last()));
+            }
+            Event::PeerLost { peer, .. } => self.note(&format!("{peer} gives no sign of life")),
+            Event::UpdateRefused { node, reason, .. } => {
+                self.note(&format!("the update of {node} was refused: {reason}"))
+            }
+            Event::TrainingFailed { node, reason, .. } => {
+                self.note(&format!("training failed on {node}: {reason}"))
+            }
+            Event::ActorRestarted {
+                actor, key, reason, ..
+            } => self.note(&format!("{actor} of {key} was rebuilt: {reason}")),
+            _ => {}
+        }
+    }
+
+    fn note(&self, text: &str) {
+        if self.format == Format::Text {
+            self.bar.suspend(|| eprintln!("{text}"));
+        }
+    }
+
+    fn last(&self) -> String {
+        let Some(record) = self.rows.last() else {
+            return self.waiting.clone();
+        };
+        let late = if record.late.is_empty() {
+            String::new()
+        } else {
+            format!("  late: {}", names(&record.late))
+        };
+        format!(
+            "accuracy {:.4}  loss {:.4}  {}{late}",
+            record.accuracy,
+            record.loss,
+            bytes(record.bytes)
+        )
+    }
+
+    fn on_round(&mut self, record: &RoundRecord) {
+        self.rows.push(record.clone());
+        if self.format == Format::Json {
+            return print_line(&Event::Round(record.clone()));
+        }
+        self.bar.set_position(record.round);
+        self.bar.set_message(self.last());
+        if self.bar.is_hidden() {
+            let late = if record.late.is_empty() {
+                String::new()
+            } else {
+                format!(", late: {}", names(&record.late))
+            };
+            let why = if record.reason.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", record.reason)
+            };
+            println!(
+                "round {:>3} {}{why}: accuracy {:.4}, loss {:.4}, {}{late}",
+                record.round,
+                state_word(record.state),
+                record.accuracy,
+                record.loss,
+                bytes(record.bytes),
+            );
+        }
+    }
+
+    /// Ends the bars and prints the summary.
+    pub fn finish(&self, finished: &Finished) {
+        self.bar.finish_and_clear();
+        if self.format == Format::Json {
+            return;
+        }
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+        table.set_header([
+            "round",
+            "state",
+            "counted",
+            "late",
+            "accuracy",
+            "loss",
+            "WAN bytes",
+            "seconds",
+        ]);
+        for record in &self.rows {
+            table.add_row([
+                record.round.to_string(),
+                state_word(record.state).to_owned(),
+                record.counted.len().to_string(),
+                names(&record.late),
+                format!("{:.4}", record.accuracy),
+                format!("{:.4}", record.loss),
+                bytes(record.bytes),
+                format!("{:.2}", record.elapsed_s),
+            ]);
+        }
+        for column in [0, 2, 4, 5, 6, 7] {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        println!("{table}");
+        println!(
+            "{} rounds: {} committed, {} degraded, {} aborted; accuracy {:.4}, loss {:.4}; model {}; {:.1} s",
+            finished.rounds,
+            finished.committed,
+            finished.degraded,
+            finished.aborted,
+            finished.accuracy,
+            finished.loss,
+            &finished.model_hash.to_string()[..16],
+            finished.wall_s,
+        );
+    }
+}
+
+fn names(nodes: &[tombolo_core::ids::NodeId]) -> String {
+    nodes
+        .iter()
+        .map(|node| node.as_str())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Bytes for people.
+fn bytes(count: u64) -> String {
+    indicatif::HumanBytes(count).to_string()
+}
+
+/// Prints one object on a line of its own, at once.
+pub fn print_line(value: &impl serde::Serialize) {
+    if let Ok(line) = serde_json::to_string(value) {
+        let mut out = std::io::stdout().lock();
+        // A reader that went away is not our failure.
+        let _ = writeln!(out, "{line}");
+        let _ = out.flush();
+    }
+}
+
+/// Shows why a command could not start.
+pub fn refuse(common: &Common, error: FederationError) -> Exit {
+    let exit = match &error {
+        FederationError::Topology(diagnosis) => {
+            match common.format {
+                Format::Json => println!("{}", diagnosis.to_json_lines().trim_end()),
+                Format::Text => {
+                    if let FederationError::Topology(diagnosis) = error {
+                        eprintln!("{:?}", miette::Report::new_boxed(diagnosis));
+                    }
+                }
+            }
+            return Exit::Usage;
+        }
+        FederationError::UnknownNode(_) | FederationError::State(_) => Exit::Usage,
+        FederationError::Identity(_)
+        | FederationError::Trainer { .. }
+        | FederationError::Machine(_) => Exit::Failed,
+        _ => Exit::Failed,
+    };
+    fail(common, &error.to_string());
+    exit
+}
+
+/// Prints an error.
+pub fn fail(common: &Common, message: &str) {
+    if common.format == Format::Json {
+        print_line(&serde_json::json!({ "event": "error", "message": message }));
+    }
+    eprintln!("error: {message}");
+}
+
+/// The exit code of a run that ended.
+pub fn judge(common: &Common, report: &Report) -> Exit {
+    let reason = report.finished.reason.as_str();
+    match reason {
+        "" => Exit::Done,
+        "interrupted" => Exit::Interrupted,
+        "terminated" => Exit::Terminated,
+        reason => {
+            fail(common, reason);
+            if report.never_met_quorum() {
+                Exit::NoQuorum
+            } else {
+                Exit::Failed
+            }
+        }
+    }
+}

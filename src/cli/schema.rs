@@ -1,0 +1,18 @@
+//! `tombolo schema`.
+
+use clap::Args;
+
+use super::Exit;
+use tombolo::topology;
+
+/// Arguments of `schema`.
+#[derive(Debug, Args)]
+pub struct Schema {}
+
+impl Schema {
+    /// Prints the schema.
+    pub fn run(&self) -> Exit {
+        println!("{:#}", topology::schema());
+        Exit::Done
+    }
+}

@@ -1,0 +1,573 @@
+//! A federation on this machine: reads the plan, makes what is missing, starts the nodes' actors, follows them to the end.
+//!
+//! [`Federation`] is the builder, [`Running`] the federation while it runs, [`Report`] what came of it.
+
+mod recorder;
+mod state;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+
+use tombolo_actors::aggregate::{Rule, Weigh};
+use tombolo_actors::crew::{Crew, Kit, RuleFactory};
+use tombolo_actors::shell::{Census, Stage};
+use tombolo_core::aggregate::Aggregator;
+use tombolo_core::coordinator::Message as CoordinatorMessage;
+use tombolo_core::event::{Event, Finished, RoundRecord, RoundState};
+use tombolo_core::ids::NodeId;
+use tombolo_core::plan::Plan;
+use tombolo_core::tensor::Hash;
+use tombolo_core::trainer::Trainer;
+use tombolo_fabric::{VerbsProvider, shm::Shm};
+
+use crate::identity::{NodeIdentity, pki};
+use crate::learn::DigitsTrainer;
+use crate::topology::{self, Diagnosis, Options};
+use crate::world::{World, WorldOptions};
+use tombolo_actors::identity::IdentityError;
+
+pub use recorder::Recorder;
+pub use state::{StateError, StateFolder};
+
+/// Events that a slow listener may fall behind before it misses some.
+const EVENTS_KEPT: usize = 8192;
+
+/// How long nodes may take to hear that the run is over.
+const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Why a federation cannot start or go on. The variant says who is to blame.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FederationError {
+    /// The topology.
+    #[error("the topology has mistakes:\n{0}")]
+    Topology(Box<Diagnosis>),
+    /// Certificates and keys.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The state folder.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The trainer.
+    #[error("the trainer of {node} cannot be made: {reason}")]
+    Trainer {
+        /// Whose.
+        node: NodeId,
+        /// Why.
+        reason: String,
+    },
+    /// A node that the plan does not have.
+    #[error("the topology declares no node {0}: `tombolo check` lists them")]
+    UnknownNode(NodeId),
+    /// This machine.
+    #[error("{0}")]
+    Machine(String),
+}
+
+impl From<Diagnosis> for FederationError {
+    fn from(diagnosis: Diagnosis) -> Self {
+        FederationError::Topology(Box::new(diagnosis))
+    }
+}
+
+type UserTrainer = Arc<dyn Fn(&NodeId) -> Box<dyn Trainer> + Send + Sync>;
+
+/// Builds a federation from a topology.
+///
+/// ```no_run
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let federation = tombolo::Federation::from_path("harbour.toml")?.spawn().await?;
+/// let report = federation.run().await?;
+/// println!("{:.3}", report.finished.accuracy);
+/// # Ok(()) }
+/// ```
+pub struct Federation {
+    source: Source,
+    plan: Plan,
+    trainer: Option<UserTrainer>,
+    rules: BTreeMap<String, RuleFactory>,
+    resume: bool,
+}
+
+enum Source {
+    Path(PathBuf),
+    Text {
+        name: String,
+        text: String,
+        folder: PathBuf,
+    },
+}
+
+impl Source {
+    fn load(&self, options: &Options) -> Result<Plan, Diagnosis> {
+        match self {
+            Source::Path(path) => topology::load_with(path, options),
+            Source::Text { name, text, folder } => {
+                topology::parse_with(name, text, folder, options)
+            }
+        }
+    }
+
+    /// The rule that the file names, so that it may be registered after the file was read.
+    fn named_rule(&self) -> Vec<String> {
+        let text = match self {
+            Source::Path(path) => std::fs::read_to_string(path).unwrap_or_default(),
+            Source::Text { text, .. } => text.clone(),
+        };
+        let table = text.parse::<toml::Table>().ok();
+        let kind = table
+            .as_ref()
+            .and_then(|table| table.get("aggregator")?.get("kind")?.as_str());
+        kind.map(ToOwned::to_owned).into_iter().collect()
+    }
+}
+
+impl Federation {
+    /// Reads a topology file.
+    ///
+    /// # Errors
+    /// [`FederationError::Topology`] with every mistake.
+    pub fn from_path(path: impl AsRef<Path>) -> Result<Self, FederationError> {
+        Self::from_source(Source::Path(path.as_ref().to_owned()))
+    }
+
+    /// Reads a topology from text. Relative paths in it resolve against `folder`.
+    ///
+    /// # Errors
+    /// [`FederationError::Topology`] with every mistake.
+    pub fn from_toml(text: &str, folder: impl AsRef<Path>) -> Result<Self, FederationError> {
+        let (name, text) = ("topology".to_owned(), text.to_owned());
+        Self::from_source(Source::Text {
+            name,
+            text,
+            folder: folder.as_ref().to_owned(),
+        })
+    }
+
+    fn from_source(source: Source) -> Result<Self, FederationError> {
+        let options = Options {
+            registered: source.named_rule(),
+        };
+        let plan = source.load(&options)?;
+        Ok(Federation {
+            source,
+            plan,
+            trainer: None,
+            rules: BTreeMap::new(),
+            resume: false,
+        })
+    }
+
+    /// The plan as it stands.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Trains with trainers of your own instead of the built-in model.
+    #[must_use]
+    pub fn trainer<T: Trainer + 'static>(
+        mut self,
+        make: impl Fn(&NodeId) -> T + Send + Sync + 'static,
+    ) -> Self {
+        self.trainer = Some(Arc::new(move |node| Box::new(make(node))));
+        self
+    }
+
+    /// Registers an aggregation rule under the name that `[aggregator] kind` uses.
+    #[must_use]
+    pub fn aggregator<A: Aggregator + 'static>(
+        mut self,
+        name: &str,
+        make: impl Fn() -> A + Send + Sync + 'static,
+    ) -> Self {
+        self.rules.insert(
+            name.to_owned(),
+            Arc::new(move || Rule::Trait(Box::new(make()))),
+        );
+        self
+    }
+
+    /// Registers an actix actor of your own as aggregation rule: `start` runs on the coordinator's arbiter and returns whoever answers
+    /// [`Weigh`].
+    #[must_use]
+    pub fn aggregator_actor(
+        mut self,
+        name: &str,
+        start: impl Fn() -> actix::Recipient<Weigh> + Send + Sync + 'static,
+    ) -> Self {
+        self.rules
+            .insert(name.to_owned(), Arc::new(move || Rule::Actor(start())));
+        self
+    }
+
+    /// Keeps state in another folder than the topology says.
+    #[must_use]
+    pub fn state(mut self, folder: impl AsRef<Path>) -> Self {
+        self.plan.checkpoint.folder = folder.as_ref().to_owned();
+        self
+    }
+
+    /// Goes on from the last committed round of the state folder instead of refusing to use it again.
+    #[must_use]
+    pub fn resume(mut self, resume: bool) -> Self {
+        self.resume = resume;
+        self
+    }
+
+    /// Starts every node in this process, making a development PKI if there is none.
+    ///
+    /// # Errors
+    /// See [`FederationError`]; nothing has joined then.
+    pub async fn spawn(self) -> Result<Running, FederationError> {
+        let nodes = self.plan.nodes().map(|node| node.id.clone()).collect();
+        for ensured in pki::ensure_dev_pki(&self.plan, unix_now())? {
+            tracing::info!("{ensured}");
+        }
+        self.start(nodes)
+    }
+
+    /// Starts one node of the federation; the others run elsewhere. Its certificate must be there.
+    ///
+    /// # Errors
+    /// See [`FederationError`]; nothing has joined then.
+    pub async fn spawn_node(self, node: &NodeId) -> Result<Running, FederationError> {
+        if self.plan.node(node).is_none() {
+            return Err(FederationError::UnknownNode(node.clone()));
+        }
+        self.start(BTreeSet::from([node.clone()]))
+    }
+
+    fn start(self, nodes: BTreeSet<NodeId>) -> Result<Running, FederationError> {
+        // Now it is known which rules are registered, so a name that is not can be shown in its place in the file.
+        let registered = self.rules.keys().cloned().collect();
+        self.source.load(&Options { registered })?;
+        let configuration = Hash(topology::config_hash(&self.plan));
+        let hosts_coordinator = nodes.contains(&self.plan.coordinator);
+        let folder = &self.plan.checkpoint.folder;
+        let state = if hosts_coordinator {
+            Some(StateFolder::open(folder, configuration, self.resume)?)
+        } else {
+            None
+        };
+
+        let machine = |error: std::io::Error| FederationError::Machine(error.to_string());
+        let plan = Arc::new(self.plan);
+        let world = World::new(WorldOptions::from(plan.as_ref())).map_err(machine)?;
+        let provider = Shm::new(plan.checkpoint.folder.join("run").join("fabric"));
+        let make_trainer = trainer_factory(plan.clone(), self.trainer);
+        let rule = rule_factory(&plan, &self.rules);
+        let first = nodes.iter().next().expect("at least one node is started");
+        let trainer = make_trainer(first).map_err(|reason| FederationError::Trainer {
+            node: first.clone(),
+            reason,
+        })?;
+        let layout = trainer.layout();
+        drop(trainer);
+
+        let (events, _) = broadcast::channel(EVENTS_KEPT);
+        let recorder = hosts_coordinator
+            .then(|| Recorder::start(folder_events(&plan)))
+            .transpose()
+            .map_err(machine)?;
+        let sink = {
+            let (events, lines) = (events.clone(), recorder.as_ref().map(Recorder::sender));
+            Arc::new(move |event: Event| {
+                tracing::debug!(?event);
+                if let Some(lines) = &lines {
+                    lines.record(&event);
+                }
+                // Nobody listening is no error.
+                let _ = events.send(event);
+            })
+        };
+        let listener = events.subscribe();
+        let census = Census::default();
+        let mut crews = BTreeMap::new();
+        for node in &nodes {
+            let env = world.env(node).map_err(machine)?;
+            let clock = {
+                let env = env.clone();
+                Arc::new(move || env.unix_time())
+            };
+            let identity = NodeIdentity::load(&plan, node, clock)?;
+            let device = provider
+                .open(node.as_str())
+                .map_err(|error| FederationError::Machine(error.to_string()))?;
+            let planned = plan.node(node).expect("nodes are taken from the plan");
+            let listen = planned
+                .listen
+                .unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
+            let stage = Stage {
+                node: node.clone(),
+                env,
+                plan: plan.clone(),
+                events: sink.clone(),
+                census: census.clone(),
+            };
+            let kit = Kit {
+                stage,
+                identity,
+                device,
+                layout: layout.clone(),
+                trainer: make_trainer.clone(),
+                rule: rule.clone(),
+                configuration,
+                listen,
+            };
+            crews.insert(node.clone(), Crew::start(kit).map_err(machine)?);
+        }
+        Ok(Running {
+            plan,
+            crews,
+            events,
+            listener,
+            census,
+            world,
+            state,
+            recorder,
+        })
+    }
+}
+
+fn folder_events(plan: &Plan) -> PathBuf {
+    plan.checkpoint.folder.join("events.jsonl")
+}
+
+fn unix_now() -> u64 {
+    crate::world::unix_now()
+}
+
+/// The built-in trainers, or the user's.
+pub(crate) fn trainer_factory(
+    plan: Arc<Plan>,
+    user: Option<UserTrainer>,
+) -> tombolo_actors::coordinator::TrainerFactory {
+    match user {
+        Some(user) => Arc::new(move |node| Ok(user(node))),
+        None => Arc::new(move |node| {
+            let trainer = DigitsTrainer::new(&plan, node).map_err(|error| error.to_string())?;
+            Ok(Box::new(trainer))
+        }),
+    }
+}
+
+/// The registered rule of the plan, or the built-in one.
+pub(crate) fn rule_factory(plan: &Plan, rules: &BTreeMap<String, RuleFactory>) -> RuleFactory {
+    if let Some(rule) = rules.get(&plan.aggregator.kind) {
+        return rule.clone();
+    }
+    let settings = plan.aggregator.clone();
+    Arc::new(move || {
+        let rule = tombolo_core::aggregate::build(&settings);
+        Rule::Trait(rule.expect("the topology was checked for unknown rules"))
+    })
+}
+
+/// A federation at work.
+pub struct Running {
+    plan: Arc<Plan>,
+    crews: BTreeMap<NodeId, Crew>,
+    events: broadcast::Sender<Event>,
+    listener: broadcast::Receiver<Event>,
+    census: Census,
+    world: World,
+    state: Option<StateFolder>,
+    recorder: Option<Recorder>,
+}
+
+/// What came of a run.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Report {
+    /// The last line.
+    pub finished: Finished,
+    /// The rounds that ended while this process ran, in order.
+    pub rounds: Vec<RoundRecord>,
+}
+
+impl Report {
+    /// The rounds, in order.
+    pub fn rounds(&self) -> &[RoundRecord] {
+        &self.rounds
+    }
+
+    /// Whether every round was committed with at least a quorum and the run came to its planned end.
+    pub fn succeeded(&self) -> bool {
+        self.finished.reason.is_empty()
+    }
+
+    /// Whether it ended because no round ever met its quorum.
+    pub fn never_met_quorum(&self) -> bool {
+        !self.succeeded()
+            && self.finished.committed + self.finished.degraded == 0
+            && self.finished.aborted > 0
+    }
+}
+
+/// Why a run was ended from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interrupt {
+    /// Ctrl-C.
+    Interrupted,
+    /// SIGTERM.
+    Terminated,
+}
+
+impl Running {
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The actors of a node of this process.
+    pub fn crew(&self, node: &NodeId) -> Option<&Crew> {
+        self.crews.get(node)
+    }
+
+    /// The nodes of this process.
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeId> {
+        self.crews.keys()
+    }
+
+    /// Living actors by type.
+    pub fn census(&self) -> &Census {
+        &self.census
+    }
+
+    /// Past facts from now on, as they happen.
+    pub fn events(&self) -> broadcast::Receiver<Event> {
+        self.events.subscribe()
+    }
+
+    /// Ends the run soon: the open round is given up, what is committed stays.
+    pub fn stop(&self, interrupt: Interrupt) {
+        let reason = match interrupt {
+            Interrupt::Interrupted => "interrupted",
+            Interrupt::Terminated => "terminated",
+        };
+        let message = CoordinatorMessage::Stop(reason.to_owned());
+        let coordinator = self
+            .crews
+            .values()
+            .find_map(|crew| crew.coordinator.as_ref());
+        if let Some(coordinator) = coordinator {
+            let _ = coordinator.post(tombolo_actors::coordinator::Message::Machine(message));
+        }
+    }
+
+    /// Follows the run to its end.
+    ///
+    /// # Errors
+    /// The report could not be written.
+    pub async fn run(self) -> Result<Report, FederationError> {
+        self.run_until(std::future::pending()).await
+    }
+
+    /// Follows the run to its end, or until `interrupt` happens; then ends it.
+    ///
+    /// # Errors
+    /// The report could not be written.
+    pub async fn run_until(
+        mut self,
+        interrupt: impl Future<Output = Interrupt>,
+    ) -> Result<Report, FederationError> {
+        let mut interrupt = std::pin::pin!(interrupt);
+        let mut rounds = Vec::new();
+        let mut stopping = false;
+        let mut left: Vec<_> = self.crews.values().map(|crew| crew.left.clone()).collect();
+        let hosts_coordinator = self.crews.values().any(|crew| crew.coordinator.is_some());
+        let finished = loop {
+            let gone = async {
+                if hosts_coordinator {
+                    return std::future::pending().await;
+                }
+                let mut reason = String::new();
+                for left in &mut left {
+                    if let Ok(said) = left.wait_for(Option::is_some).await {
+                        reason = said.clone().unwrap_or_default();
+                    }
+                }
+                reason
+            };
+            tokio::select! {
+                biased;
+                event = self.listener.recv() => match event {
+                    Ok(Event::Round(record)) => rounds.push(record),
+                    Ok(Event::Finished(finished)) => break finished,
+                    Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+                    Err(broadcast::error::RecvError::Closed) => {
+                        return Err(FederationError::Machine("the federation ended without a last word".into()));
+                    }
+                },
+                reason = gone => break departed(reason),
+                why = &mut interrupt, if !stopping => {
+                    stopping = true;
+                    if !hosts_coordinator {
+                        let reason = if why == Interrupt::Interrupted { "interrupted" } else { "terminated" };
+                        break departed(reason.to_owned());
+                    }
+                    self.stop(why);
+                }
+            }
+        };
+        let report = Report { finished, rounds };
+        self.wind_down().await;
+        if let Some(state) = &self.state {
+            state.write_report(&report)?;
+        }
+        if let Some(recorder) = self.recorder.take() {
+            recorder.close();
+        }
+        Ok(report)
+    }
+
+    async fn wind_down(&self) {
+        let everyone = async {
+            for crew in self.crews.values() {
+                let mut left = crew.left.clone();
+                let _ = left.wait_for(Option::is_some).await;
+            }
+        };
+        let _ = tokio::time::timeout(LEAVE_LIMIT, everyone).await;
+        for crew in self.crews.values() {
+            crew.close("the run is over");
+        }
+        let drained = async {
+            for crew in self.crews.values() {
+                crew.drained().await;
+            }
+        };
+        let _ = tokio::time::timeout(Duration::from_secs(1), drained).await;
+        for node in self.crews.keys() {
+            self.world.stop(node).await;
+        }
+    }
+}
+
+/// The last word of a process without the coordinator.
+fn departed(reason: String) -> Finished {
+    Finished {
+        rounds: 0,
+        committed: 0,
+        degraded: 0,
+        aborted: 0,
+        accuracy: 0.0,
+        loss: 0.0,
+        model_hash: Hash::default(),
+        reason,
+        wall_s: 0.0,
+    }
+}
+
+/// A word for a state, as tables show it.
+pub fn state_word(state: RoundState) -> &'static str {
+    match state {
+        RoundState::Committed => "committed",
+        RoundState::Degraded => "degraded",
+        RoundState::Aborted => "aborted",
+    }
+}
