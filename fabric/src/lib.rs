@@ -9,6 +9,26 @@
 //! simulation. Both keep the hard semantics of a NIC (bounded queues, completions in order, an error that kills the queue pair and flushes
 //! what follows), so that code which runs here does not meet them first on hardware. `tests/conformance/` holds them to it.
 //!
+//! ```
+//! use std::time::Duration;
+//! use tombolo_fabric::{VerbsProvider, memory::Memory, read};
+//!
+//! # fn main() -> Result<(), tombolo_fabric::FabricError> {
+//! let fabric = Memory::new();
+//! let (owner, reader) = (fabric.open("hq/a")?, fabric.open("hq/b")?);
+//! let mut update = owner.allocate(4 * 1000)?;
+//! update.f32s_mut()[999] = 0.5;
+//! // The endpoint and the remote region travel over the control link.
+//! let endpoint = owner.grant("hq/b")?;
+//! let mut queue_pair = reader.connect("hq/a", &endpoint)?;
+//! let mut scratch = reader.allocate(4 * 10)?;
+//! let wait = Duration::from_secs(1);
+//! read(&mut *queue_pair, &mut scratch, 0, &update.remote(), 4 * 990, 40, wait)?;
+//! assert_eq!(scratch.f32s()[9], 0.5);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! All `unsafe` code is in `pages.rs`. Two promises carry it: memory that we hand out as a slice is written by nobody else (the kernel's
 //! seals see to that), and memory of somebody else is never seen through a reference, only copied.
 

@@ -15,6 +15,8 @@ fn a_mesh_of_devices_leaves_nothing_behind() {
     let folder = place.path().join("fabric");
     let (shm, memory) = (Shm::new(folder.clone()), Memory::new());
     let before = held();
+    a_reader_lets_go_of_what_the_owner_dropped(&shm);
+    assert_eq!(held(), before);
     for provider in [&shm as &dyn VerbsProvider, &memory] {
         for _ in 0..3 {
             let during = mesh(provider);
@@ -53,6 +55,25 @@ fn mesh(provider: &dyn VerbsProvider) -> (usize, usize, usize) {
         }
     }
     held()
+}
+
+fn a_reader_lets_go_of_what_the_owner_dropped(provider: &dyn VerbsProvider) {
+    let [owner, reader] = ["n0", "n1"].map(|name| provider.open(name).unwrap());
+    let endpoint = owner.grant("n1").unwrap();
+    let mut queue_pair = reader.connect("n0", &endpoint).unwrap();
+    let mut scratch = reader.allocate(1).unwrap();
+    let [first, second] = [owner.allocate(1).unwrap(), owner.allocate(1).unwrap()];
+    let mut read_byte = |remote| {
+        let wait = Duration::from_secs(30);
+        read(&mut *queue_pair, &mut scratch, 0, &remote, 0, 1, wait).unwrap();
+    };
+    read_byte(first.remote());
+    let (_, with_one, _) = held();
+    drop(first);
+    read_byte(second.remote());
+    let (_, with_other, _) = held();
+    // One mapping less at the owner, and at the reader one for another.
+    assert_eq!(with_other, with_one - 1);
 }
 
 /// Descriptors, mappings of ours, threads.

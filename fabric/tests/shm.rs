@@ -204,6 +204,24 @@ fn a_stranger_gets_one_refusal_and_then_the_end() {
 }
 
 #[test]
+fn the_oldest_of_too_many_strangers_makes_room_for_the_newest() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("fabric");
+    let _owner = Shm::new(folder.clone()).open("hq/a").unwrap();
+    let socket = folder.join(&sockets(&folder)[0]);
+    let strangers: Vec<_> = (0..33).map(|_| connect_raw(&socket)).collect();
+    let mut reply = [0; 64];
+    let (length, _) = rustix::net::recv(&strangers[0], &mut reply, RecvFlags::empty()).unwrap();
+    assert_eq!(length, 0, "the oldest is closed");
+    let mut greeting = [0; 168];
+    greeting[..6].copy_from_slice(b"tbf1\x01\x04");
+    greeting[40..44].copy_from_slice(b"hq/b");
+    rustix::net::send(&strangers[32], &greeting, SendFlags::NOSIGNAL).unwrap();
+    let (length, _) = rustix::net::recv(&strangers[32], &mut reply, RecvFlags::empty()).unwrap();
+    assert_eq!(length, 24, "the newest is answered");
+}
+
+#[test]
 fn an_owner_that_lies_or_keeps_silent_is_found_out() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("fabric");

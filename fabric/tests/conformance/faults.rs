@@ -23,12 +23,12 @@ pub fn the_key_of_a_dropped_region_reaches_nothing_even_if_it_was_read_before(wo
     let stale = region.remote();
     pair.read(&stale, 0, 64).unwrap();
     drop(region);
+    let gone = CompletionError::RemoteKey { key: stale.key };
+    assert_eq!(pair.read_error(&stale, 0, 64), gone);
+    pair.reconnect();
     let successor = pair.owner.allocate(64).unwrap();
     assert_ne!(successor.remote().key, stale.key);
-    assert_eq!(
-        pair.read_error(&stale, 0, 64),
-        CompletionError::RemoteKey { key: stale.key }
-    );
+    assert_eq!(pair.read_error(&stale, 0, 64), gone);
     pair.reconnect();
     pair.read(&successor.remote(), 0, 64).unwrap();
 }

@@ -267,11 +267,8 @@ impl Wire for Reader {
         if !self.board.is_open() || !self.board.has_grant(self.pass.seat, self.pass.grant) {
             return Poll::Ready(Err(self.gone()));
         }
-        // Memory of dropped regions is held by mappings only: let it go.
+        // Memory of dropped regions is held by mappings only: let it go. What is left may be read, whatever became of its owner.
         self.mapped.retain(|(key, _)| self.board.has_region(*key));
-        if !self.board.has_region(remote.key) {
-            return Poll::Ready(Err(CompletionError::RemoteKey { key: remote.key }));
-        }
         match self.find(remote.key) {
             Poll::Ready(Ok(())) => {}
             other => return other,
