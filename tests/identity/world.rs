@@ -9,6 +9,7 @@ use std::time::Duration;
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -155,6 +156,14 @@ impl World {
             ..Terms::leaf(now)
         };
         pki::issue(&self.files(id.domain().as_str()), "harbour", &id, &terms).unwrap();
+    }
+
+    pub fn certificate(&self, name: &str) -> CertificateDer<'static> {
+        CertificateDer::from_pem_file(self.path(&format!("{name}.pem"))).unwrap()
+    }
+
+    pub fn key(&self, name: &str) -> PrivateKeyDer<'static> {
+        PrivateKeyDer::from_pem_file(self.path(&format!("{name}.key"))).unwrap()
     }
 
     /// A certificate that `domain`'s real authority signs although it should not.
