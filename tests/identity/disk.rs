@@ -5,6 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use rustls::pki_types::UnixTime;
+use tombolo::identity::bundle::{Bundle, Role};
 use tombolo::identity::files::DomainFiles;
 use tombolo::identity::pki::{Outcome, Terms, ensure_dev_pki, init_domain, issue};
 use tombolo::identity::show::{Kind, show};
@@ -213,6 +215,27 @@ fn a_root_that_is_no_root_is_refused() {
         error.contains("the root certificate of domain plant, found no file"),
         "{error}"
     );
+}
+
+/// Bytes from a peer never panic, and no single bit of a certificate can be turned without notice.
+#[test]
+fn a_certificate_with_any_bit_turned_is_refused() {
+    let world = World::new();
+    let bundle = Bundle::load(&world.plan).unwrap();
+    let good = world.certificate("hq/gate");
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));
+    let verify = |bytes: Vec<u8>, role| bundle.verify(&bytes.into(), &[], now, role);
+    for role in [Role::Client, Role::Server] {
+        assert_eq!(verify(good.to_vec(), role).unwrap(), node("hq/gate"));
+        for bit in 0..good.len() * 8 {
+            let mut bytes = good.to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(verify(bytes, role).is_err(), "bit {bit}");
+        }
+        for length in 0..good.len() {
+            assert!(verify(good[..length].to_vec(), role).is_err(), "{length}");
+        }
+    }
 }
 
 #[test]

@@ -252,6 +252,7 @@ impl Forger {
                 .unwrap()
         };
         config.alpn_protocols = vec![self.alpn.into()];
+        config.enable_early_data = true;
         let config = quinn::crypto::rustls::QuicClientConfig::try_from(config).unwrap();
         (
             quinn::ClientConfig::new(Arc::new(config)),
