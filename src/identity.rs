@@ -13,6 +13,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, kx_group};
@@ -68,7 +69,7 @@ impl NodeIdentity {
         let files = DomainFiles::of_plan(domain);
         let certificate = files.read_leaf(node.name())?;
         let key = files.read_leaf_key(node.name(), &certificate)?;
-        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(clock()));
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(clock()));
         for role in [Role::Client, Role::Server] {
             bundle
                 .verify(&certificate, &[], now, role)
@@ -205,7 +206,7 @@ impl fmt::Debug for NodeIdentity {
     }
 }
 
-/// What TLS is made of. Without `prefer-post-quantum` in the library the order below would be its own; it is stated so that it is ours.
+/// What TLS is made of. The groups are listed so that their order is ours, not the library's default.
 fn provider(post_quantum_required: bool) -> Arc<CryptoProvider> {
     let mut provider = aws_lc_rs::default_provider();
     provider.kx_groups = if post_quantum_required {
@@ -274,8 +275,6 @@ impl fmt::Debug for WallClock {
 
 impl TimeProvider for WallClock {
     fn current_time(&self) -> Option<UnixTime> {
-        Some(UnixTime::since_unix_epoch(std::time::Duration::from_secs(
-            (self.0)(),
-        )))
+        Some(UnixTime::since_unix_epoch(Duration::from_secs((self.0)())))
     }
 }

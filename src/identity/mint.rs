@@ -34,7 +34,7 @@ pub(super) const ROOT_LIFETIME_MAX: Duration = Duration::from_secs(3_650 * 86_40
 pub(super) const LEAF_LIFETIME_MAX: Duration = Duration::from_secs(90 * 86_400);
 
 /// A domain's authority: its root and the root's key.
-pub struct Authority {
+pub(super) struct Authority {
     certificate: CertificateDer<'static>,
     not_after: u64,
     issuer: Issuer<'static, KeyPair>,
@@ -78,7 +78,7 @@ impl Authority {
     }
 
     /// The root.
-    pub fn certificate(&self) -> &CertificateDer<'static> {
+    pub(super) fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
 

@@ -137,10 +137,10 @@ mod tests {
 
     #[test]
     fn a_uri_names_one_node_and_comes_back() {
-        let node: NodeId = "hq/gate".parse().unwrap();
+        let node: NodeId = "hq/gate".parse().expect("a legal id");
         let text = uri("harbour", &node);
         assert_eq!(text, "spiffe://hq.harbour/node/gate");
-        assert_eq!(parse("harbour", &text).unwrap(), node);
+        assert_eq!(parse("harbour", &text), Ok(node));
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
             ("a-b", "hq/gate-1"),
             (long.as_str(), &*format!("{long}/{long}")),
         ] {
-            let name = server_name(federation, &node.parse().unwrap());
+            let name = server_name(federation, &node.parse().expect("a legal id"));
             assert!(
                 matches!(
                     rustls::pki_types::ServerName::try_from(name.as_str()),

@@ -5,6 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use rustls::pki_types::UnixTime;
+use tombolo::identity::bundle::{Bundle, Role};
 use tombolo::identity::files::DomainFiles;
 use tombolo::identity::pki::{Outcome, Terms, ensure_dev_pki, init_domain, issue};
 use tombolo::identity::show::{Kind, show};
@@ -215,6 +217,27 @@ fn a_root_that_is_no_root_is_refused() {
     );
 }
 
+/// Bytes from a peer never panic, and no single bit of a certificate can be turned without notice.
+#[test]
+fn a_certificate_with_any_bit_turned_is_refused() {
+    let world = World::new();
+    let bundle = Bundle::load(&world.plan).unwrap();
+    let good = world.certificate("hq/gate");
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));
+    let verify = |bytes: Vec<u8>, role| bundle.verify(&bytes.into(), &[], now, role);
+    for role in [Role::Client, Role::Server] {
+        assert_eq!(verify(good.to_vec(), role).unwrap(), node("hq/gate"));
+        for bit in 0..good.len() * 8 {
+            let mut bytes = good.to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(verify(bytes, role).is_err(), "bit {bit}");
+        }
+        for length in 0..good.len() {
+            assert!(verify(good[..length].to_vec(), role).is_err(), "{length}");
+        }
+    }
+}
+
 #[test]
 fn nothing_is_overwritten_unless_asked() {
     let world = World::new();
@@ -292,7 +315,9 @@ fn without_the_roots_key_nothing_can_be_made_and_good_things_stay() {
         ["less than a third of its life is left; renew it"]
     );
     for (now, lost) in [(NOW + 8 * DAY, None), (NOW, Some("hq/gate.pem"))] {
-        lost.map(|file| fs::remove_file(world.path(file)).unwrap());
+        if let Some(file) = lost {
+            fs::remove_file(world.path(file)).unwrap();
+        }
         let error = ensure_dev_pki(&world.plan, now).unwrap_err().to_string();
         assert!(
             error.contains("hq.key: expected the key of domain hq's root, found no file; issue where that key is kept"),

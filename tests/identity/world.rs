@@ -9,6 +9,7 @@ use std::time::Duration;
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -157,6 +158,14 @@ impl World {
         pki::issue(&self.files(id.domain().as_str()), "harbour", &id, &terms).unwrap();
     }
 
+    pub fn certificate(&self, name: &str) -> CertificateDer<'static> {
+        CertificateDer::from_pem_file(self.path(&format!("{name}.pem"))).unwrap()
+    }
+
+    pub fn key(&self, name: &str) -> PrivateKeyDer<'static> {
+        PrivateKeyDer::from_pem_file(self.path(&format!("{name}.key"))).unwrap()
+    }
+
     /// A certificate that `domain`'s real authority signs although it should not.
     pub fn forge(&self, domain: &str, uris: &[&str]) -> Forger {
         let root = fs::read_to_string(self.path(&format!("{domain}.pem"))).unwrap();
@@ -243,6 +252,7 @@ impl Forger {
                 .unwrap()
         };
         config.alpn_protocols = vec![self.alpn.into()];
+        config.enable_early_data = true;
         let config = quinn::crypto::rustls::QuicClientConfig::try_from(config).unwrap();
         (
             quinn::ClientConfig::new(Arc::new(config)),
