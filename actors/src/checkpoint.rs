@@ -372,7 +372,7 @@ impl Store {
         let round = state.record.round;
         let name = format!("{round:06}-{}", &state.record.model_hash.to_string()[..16]);
         let folder = format!("states/{name}");
-        let temporary = format!("states/.{name}");
+        let temporary = format!("states/partial-{name}");
         let result = self.write_state(layout, state, &temporary, &folder);
         if let Err(error) = result {
             let _ = self.files.remove(&temporary);

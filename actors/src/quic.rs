@@ -44,6 +44,7 @@ pub struct Quic {
     endpoint: Endpoint,
     transport: Arc<TransportConfig>,
     links: Arc<std::sync::OnceLock<BTreeMap<NodeId, Handle<link::Message>>>>,
+    early: Vec<NodeId>,
 }
 
 /// Makes a node's endpoint on an address.
@@ -145,6 +146,7 @@ impl Quic {
             endpoint,
             transport,
             links,
+            early: Vec::new(),
         }
     }
 
@@ -262,10 +264,15 @@ impl Actor for Quic {
 
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
         match message {
+            // A link may be quicker than the list of all of them.
+            Message::Dial(peer) if self.links.get().is_none() => self.early.push(peer),
             Message::Dial(peer) => self.dial(cx, peer),
             Message::Links(links) => {
                 if self.links.set(links).is_ok() {
                     self.accept(cx);
+                }
+                for peer in std::mem::take(&mut self.early) {
+                    self.dial(cx, peer);
                 }
             }
         }
