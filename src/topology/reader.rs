@@ -104,10 +104,7 @@ impl Reader<'_> {
         let default = key.default.filter(|_| key.stage == Stage::DefaultOnly);
         match default {
             Some(default) if !same(&read, &default_value(key, default, name)) => {
-                let message = format!(
-                    "another `{}` than {default} is not in this version",
-                    key.name
-                );
+                let message = format!("`{}` other than {default} is not in this version", key.name);
                 self.mistakes.push(
                     Mistake::at(&value.span(), message)
                         .label("known, but not built yet")
@@ -205,8 +202,8 @@ impl Reader<'_> {
         }
         let wanted = match (least, most) {
             (least, most) if least == most => format!("exactly {least}"),
-            (least, _) if found < least => format!("at least {least}"),
-            (_, most) => format!("at most {most}"),
+            (0, most) => format!("at most {most}"),
+            (least, most) => format!("from {least} to {most}"),
         };
         self.mistakes.push(
             Mistake::at(

@@ -20,7 +20,7 @@ pub(super) fn mistakes(text: &str, lines: &Lines, errors: &[toml::de::Error]) ->
         mistakes: Vec::new(),
         holes: false,
     };
-    let mut last_line = None;
+    let mut last: Option<(usize, &str)> = None;
     let mut errors: Vec<_> = errors
         .iter()
         .map(|error| (error.span().unwrap_or(0..0), error.message()))
@@ -34,15 +34,15 @@ pub(super) fn mistakes(text: &str, lines: &Lines, errors: &[toml::de::Error]) ->
         }
         found.holes = true;
         let line = lines.line(span.start);
-        if last_line.replace(line) == Some(line) {
-            continue;
+        let (said, help) = words(message, span.is_empty());
+        // What is not closed makes every line below it unreadable, in the same words.
+        let echo = last
+            .is_some_and(|(above, before)| line == above || (line == above + 1 && before == said));
+        last = Some((line, said));
+        if !echo {
+            let mistake = Mistake::at(&span, said).label("not TOML from here");
+            found.mistakes.push(mistake.help(help));
         }
-        let (said, help) = words(message);
-        found.mistakes.push(
-            Mistake::at(&span, said)
-                .label("not TOML from here")
-                .help(help),
-        );
     }
     found
 }
@@ -85,15 +85,14 @@ fn earlier(text: &str, name: &str, before: usize) -> Option<Range<usize>> {
 }
 
 /// What to say instead of the parser's message, and what to do.
-fn words(message: &str) -> (&'static str, &'static str) {
+fn words(message: &str, nothing: bool) -> (&'static str, &'static str) {
     let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| message.starts_with(prefix));
-    if starts(&["string values must be quoted"]) {
-        (
-            "this text has no quotes",
-            "put it in quotes: key = \"text\"",
-        )
-    } else if starts(&["missing value", "key with no value"]) {
+    if starts(&["missing value", "key with no value"])
+        || (nothing && starts(&["string values must be quoted"]))
+    {
         ("this key has no value", "write key = value")
+    } else if starts(&["string values must be quoted"]) {
+        ("this text has no quotes", "put it in quotes, \"like this\"")
     } else if starts(&[
         "unclosed array table",
         "unclosed table",
@@ -112,7 +111,7 @@ fn words(message: &str) -> (&'static str, &'static str) {
     ]) {
         (
             "this list is not well formed",
-            "write [\"a\", \"b\"]: values with commas between them and a closing bracket",
+            "write [\"a\", \"b\"]: values with commas between them, and a closing bracket before the next key",
         )
     } else if starts(&[
         "unclosed inline",
@@ -126,7 +125,7 @@ fn words(message: &str) -> (&'static str, &'static str) {
     ]) {
         (
             "this table is not well formed",
-            "write { a = 1, b = 2 }: keys and values with commas between them and a closing brace",
+            "write { a = 1, b = 2 }: keys and values with commas between them, and a closing brace",
         )
     } else if starts(&[
         "invalid basic",
