@@ -44,7 +44,8 @@ impl Reader<'_> {
         };
         for (name, value) in given.iter() {
             let Some(key) = table.key(name.get_ref()) else {
-                self.unknown_key(table, name.get_ref(), &name.span());
+                let is_table = scalar::is_tabular(value.get_ref());
+                self.unknown_key(table, name.get_ref(), is_table, &name.span());
                 continue;
             };
             match self.key(key, &name.span(), value) {
@@ -228,13 +229,14 @@ impl Reader<'_> {
         });
     }
 
-    fn unknown_key(&mut self, table: &'static Table, name: &str, span: &Span) {
+    fn unknown_key(&mut self, table: &'static Table, name: &str, is_table: bool, span: &Span) {
         let mistake = Mistake::at(
             span,
             format!("{} has no key `{}`", table.shown, shown(name)),
         )
         .label("unknown key");
-        let help = (self.mistakes.len() < SUGGESTIONS_MAX).then(|| suggest::for_key(table, name));
+        let help = (self.mistakes.len() < SUGGESTIONS_MAX)
+            .then(|| suggest::for_key(table, name, is_table));
         self.mistakes.push(match help {
             Some(help) => mistake.help(help),
             None => mistake,

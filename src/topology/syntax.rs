@@ -8,10 +8,16 @@ use super::reader::shown;
 /// Looking for the first of two equal keys reads backwards through the file.
 const SEARCHES_MAX: usize = 100;
 
+/// What is not closed makes all that follows a part of it.
+const LIST: &str = "this list is not well formed";
+const TABLE: &str = "this table is not well formed";
+
 /// Mistakes of syntax, and whether the tree behind them may have holes.
 pub(super) struct Syntax {
     pub mistakes: Vec<Mistake>,
     pub holes: bool,
+    /// From here on the parser no longer knows in which table it is.
+    pub lost_from: usize,
 }
 
 /// Turns the parser's errors into mistakes, one a line: a line that cannot be read tends to give several.
@@ -19,6 +25,7 @@ pub(super) fn mistakes(text: &str, lines: &Lines, errors: &[toml::de::Error]) ->
     let mut found = Syntax {
         mistakes: Vec::new(),
         holes: false,
+        lost_from: usize::MAX,
     };
     let mut last: Option<(usize, &str)> = None;
     let mut errors: Vec<_> = errors
@@ -35,14 +42,17 @@ pub(super) fn mistakes(text: &str, lines: &Lines, errors: &[toml::de::Error]) ->
         found.holes = true;
         let line = lines.line(span.start);
         let (said, help) = words(message, span.is_empty());
-        // What is not closed makes every line below it unreadable, in the same words.
         let echo = last
             .is_some_and(|(above, before)| line == above || (line == above + 1 && before == said));
         last = Some((line, said));
-        if !echo {
-            let mistake = Mistake::at(&span, said).label("not TOML from here");
-            found.mistakes.push(mistake.help(help));
+        if echo || span.start >= found.lost_from {
+            continue;
         }
+        if matches!(said, LIST | TABLE) {
+            found.lost_from = span.start;
+        }
+        let mistake = Mistake::at(&span, said).label("not TOML from here");
+        found.mistakes.push(mistake.help(help));
     }
     found
 }
@@ -110,7 +120,7 @@ fn words(message: &str, nothing: bool) -> (&'static str, &'static str) {
         "missing array",
     ]) {
         (
-            "this list is not well formed",
+            LIST,
             "write [\"a\", \"b\"]: values with commas between them, and a closing bracket before the next key",
         )
     } else if starts(&[
@@ -124,7 +134,7 @@ fn words(message: &str, nothing: bool) -> (&'static str, &'static str) {
         "invalid inline",
     ]) {
         (
-            "this table is not well formed",
+            TABLE,
             "write { a = 1, b = 2 }: keys and values with commas between them, and a closing brace",
         )
     } else if starts(&[

@@ -52,7 +52,7 @@ fn the_contract_page_is_read_but_for_what_is_not_built() {
 
 #[test]
 fn defaults_are_those_of_the_contract_page() {
-    let contract = include_str!("contract.toml").replace("cap = ", "# cap = ");
+    let contract = include_str!("contract.toml").replace("\ncap = ", "\n# cap = ");
     let mut contract = read(&contract);
     assert_eq!(
         contract.domains[0].gateways.len(),
@@ -126,7 +126,7 @@ fn every_key_that_is_built_reaches_the_plan() {
         federation = { name = "all", rounds = 3, sync_every = "2 epochs", seed = 1, coordinator = "b/y" }
         run.kernels = "portable"
         [round]
-        quorum = { domains = 1 }
+        quorum = { nodes = 1, domains = 1 }
         deadline = "30 min"
         grace = "500ms"
         failed_limit = 5
@@ -168,6 +168,7 @@ fn every_key_that_is_built_reaches_the_plan() {
         root_sha256 = "00000000000000000000000000000000000000000000000000000000000000FF"
         [[domain.node]]
         name = "w"
+        listen = "10.0.0.2:7000"
         [[domain.node]]
         name = "x"
         listen = "0.0.0.0:7000"
@@ -191,7 +192,7 @@ fn every_key_that_is_built_reaches_the_plan() {
     assert_eq!(
         plan.round.quorum,
         Quorum::AtLeast {
-            nodes: 2,
+            nodes: 1,
             domains: 1
         }
     );

@@ -356,6 +356,15 @@ pub(super) fn found(given: &DeValue<'_>) -> &'static str {
     }
 }
 
+/// Whether a value is a table or several.
+pub(super) fn is_tabular(given: &DeValue<'_>) -> bool {
+    match given {
+        DeValue::Table(_) => true,
+        DeValue::Array(items) => is_tables(items),
+        _ => false,
+    }
+}
+
 /// Whether a list holds tables only, as `[[name]]` makes them.
 fn is_tables(items: &DeArray<'_>) -> bool {
     !items.is_empty()

@@ -32,11 +32,12 @@ fn closest<'a>(
 }
 
 /// What to do about a key that a table does not have: a section that has it, then a slip of the finger, then what else it could be.
-pub(super) fn for_key(table: &'static Table, name: &str) -> String {
+pub(super) fn for_key(table: &'static Table, name: &str, is_table: bool) -> String {
     let (mut sections, mut homes) = (Vec::new(), Vec::new());
     find_homes(&keys::FILE, name, &mut homes);
     sections.extend(homes.iter().filter(|home| home.starts_with('[')).copied());
-    if !sections.is_empty() {
+    // A table at the top level was meant to be one: its name is not a key of a section.
+    if !sections.is_empty() && !is_table {
         return belongs(&sections);
     }
     let own = closest(name, table.keys.iter().map(|key| key.name));
@@ -132,23 +133,29 @@ mod tests {
             Kind::Table(table) => table,
             _ => unreachable!(),
         };
-        assert_eq!(for_key(federation, "round"), "did you mean `rounds`?");
         assert_eq!(
-            for_key(federation, "deadline"),
+            for_key(federation, "round", false),
+            "did you mean `rounds`?"
+        );
+        assert_eq!(
+            for_key(federation, "deadline", false),
             "this key belongs to [round]"
         );
         assert_eq!(
-            for_key(federation, "delay"),
+            for_key(federation, "delay", false),
             "this key belongs to link.emulate"
         );
         assert_eq!(
-            for_key(&keys::FILE, "rounds"),
+            for_key(&keys::FILE, "rounds", false),
             "this key belongs to [federation]"
         );
-        assert_eq!(for_key(&keys::FILE, "rond"), "did you mean [round]?");
-        assert!(for_key(federation, "momentum").ends_with("[outer]"));
-        assert!(for_key(federation, "checkpoint").starts_with("[checkpoint] is"));
-        assert!(for_key(federation, "xyzzy").starts_with("its keys are name, rounds"));
+        assert_eq!(
+            for_key(&keys::FILE, "rounds", true),
+            "did you mean [round]?"
+        );
+        assert!(for_key(federation, "momentum", false).ends_with("[outer]"));
+        assert!(for_key(federation, "checkpoint", true).starts_with("[checkpoint] is"));
+        assert!(for_key(federation, "xyzzy", false).starts_with("its keys are name, rounds"));
     }
 
     #[test]
