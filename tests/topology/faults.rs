@@ -73,7 +73,8 @@ fn flip_992_a_quorum_above_the_declared_nodes_is_refused() {
 #[test]
 fn flower_815_a_round_without_anybody_is_refused() {
     let text = format!(
-        "{FEDERATION}[round]\nquorum = \"all\"\nabsent = [{{ round = 1, nodes = [\"hq/gate\", \"hq/a\", \"plant/gate\", \"plant/c\"] }}]\n{DOMAINS}"
+        "{FEDERATION}[round]\nquorum = \"all\"\n\
+         absent = [{{ round = 1, nodes = [\"hq/gate\", \"hq/a\", \"plant/gate\", \"plant/c\"] }}]\n{DOMAINS}"
     );
     assert!(said(&text).contains("nobody is left in round 1: its cohort is empty"));
     let default_quorum = format!(

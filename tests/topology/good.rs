@@ -305,7 +305,8 @@ fn the_hash_does_not_see_formatting_addresses_and_state() {
         domain = [{ nodes = [\"gate\", \"a\", \"b\"], name = \"hq\" }, { name = \"plant\", nodes = [\"gate\", \"c\", \"d\"] }]\n\
         [checkpoint]\nstore = \"file:elsewhere\"\nevery = 2\n[security]\npost_quantum = \"require\"\n";
     assert_eq!(config_hash(&read(rewritten)), base);
-    let nodes = "[[domain.node]]\nname = \"gate\"\nlisten = \"127.0.0.1:7000\"\n[[domain.node]]\nname = \"c\"\n[[domain.node]]\nname = \"d\"\n";
+    let nodes = "[[domain.node]]\nname = \"gate\"\nlisten = \"127.0.0.1:7000\"\n\
+        [[domain.node]]\nname = \"c\"\n[[domain.node]]\nname = \"d\"\n";
     let addressed = SMALL.replace("nodes = [\"gate\", \"c\", \"d\"]\n", nodes);
     assert_ne!(addressed, SMALL);
     assert_eq!(config_hash(&read(&addressed)), base);
@@ -477,11 +478,12 @@ fn fits(schema: &serde_json::Value, value: &toml::Value) -> bool {
             required
                 .iter()
                 .all(|key| table.contains_key(key.as_str().unwrap()))
-                && table.iter().all(|(key, value)| {
-                    schema["properties"]
-                        .get(key)
-                        .is_some_and(|inner| fits(inner, value))
-                })
+                && table
+                    .iter()
+                    .all(|(key, value)| match schema["properties"].get(key) {
+                        Some(inner) => fits(inner, value),
+                        None => schema["additionalProperties"] != false,
+                    })
         }
         ("array", toml::Value::Array(items)) => {
             items.iter().all(|item| fits(&schema["items"], item))

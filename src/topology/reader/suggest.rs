@@ -124,7 +124,13 @@ mod tests {
         ] {
             assert_eq!(nearest(given, words), meant, "{given}");
         }
-        assert_eq!(nearest(&"rounds".repeat(100_000), words), None);
+        let long = "x".repeat(COMPARED_MAX);
+        assert_eq!(nearest(&long[1..], [&*long]), Some(&*long));
+        assert_eq!(
+            nearest(&(long.clone() + "x"), [&*long]),
+            None,
+            "too long to compare"
+        );
     }
 
     #[test]
