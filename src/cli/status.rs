@@ -32,7 +32,12 @@ impl Status {
             },
             (None, None) => PathBuf::from(STATE_DEFAULT),
         };
-        let found = processes(&folder);
+        let mut found = processes(&folder);
+        // Who knows the open round comes first.
+        found.sort_by_key(|process| {
+            let coordinates = |status: &Found| status.nodes.iter().any(|node| node.coordinator);
+            !process.as_ref().is_ok_and(coordinates)
+        });
         if found.is_empty() {
             let folder = std::path::absolute(&folder).unwrap_or(folder);
             let message = format!(
@@ -87,7 +92,7 @@ fn show(common: &Common, status: &Found) {
         .collect();
     println!("actors: {}", actors.join(", "));
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(presets::NOTHING);
     table.set_header([
         "node",
         "listens on",
