@@ -270,7 +270,7 @@ impl Federation {
         check_ports(&self.plan, &nodes)?;
         let folder = &self.plan.checkpoint.folder;
         StateFolder::check(folder, self.configuration(), self.resume)?;
-        Ok(())
+        forget_addresses(&self.plan, &nodes)
     }
 
     fn make_pki(&self) -> Result<(), FederationError> {
@@ -344,6 +344,11 @@ impl Federation {
         let listener = events.subscribe();
         let census = Census::default();
         let mut crews = BTreeMap::new();
+        // Each takes its node's folder for this process; only then nobody else can be that node.
+        for node in &nodes {
+            world.env(node).map_err(machine)?;
+        }
+        forget_addresses(&plan, &nodes)?;
         for node in &nodes {
             let env = world.env(node).map_err(machine)?;
             let identity = identities.remove(node).expect("loaded above");
@@ -399,6 +404,15 @@ fn check_ports(plan: &Plan, nodes: &BTreeSet<NodeId>) -> Result<(), FederationEr
             address,
             reason: error.to_string(),
         })?;
+    }
+    Ok(())
+}
+
+/// Removes the nodes' addresses of an earlier run: whoever starts first must not dial them.
+fn forget_addresses(plan: &Plan, nodes: &BTreeSet<NodeId>) -> Result<(), FederationError> {
+    for node in nodes {
+        crate::world::forget_address(&plan.checkpoint.folder, node)
+            .map_err(|error| FederationError::Machine(error.to_string()))?;
     }
     Ok(())
 }

@@ -221,16 +221,20 @@ pub fn fail(common: &Common, message: &str) {
 pub fn judge(common: &Common, report: &Report) -> Exit {
     let reason = report.finished.reason.as_str();
     match reason {
-        "" => Exit::Done,
-        "interrupted" => Exit::Interrupted,
-        "terminated" => Exit::Terminated,
-        reason => {
-            fail(common, reason);
-            if report.never_met_quorum() {
-                Exit::NoQuorum
-            } else {
-                Exit::Failed
-            }
-        }
+        "interrupted" => return Exit::Interrupted,
+        "terminated" => return Exit::Terminated,
+        "" => {}
+        reason => fail(common, reason),
+    }
+    if report.never_met_quorum() {
+        fail(
+            common,
+            "no round met its quorum; the records of the rounds say who was missing",
+        );
+        Exit::NoQuorum
+    } else if reason.is_empty() {
+        Exit::Done
+    } else {
+        Exit::Failed
     }
 }

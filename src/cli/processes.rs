@@ -158,7 +158,9 @@ impl<'a> Family<'a> {
                 Next::Exit(node, status) if node == self.coordinator => {
                     last = Some(self.judge(&node, &status, interrupt));
                 }
-                Next::Exit(node, status) => self.on_exit(&node, &status, last.is_some()),
+                Next::Exit(node, status) => {
+                    self.on_exit(&node, &status, last.is_some() || interrupt.is_some());
+                }
                 Next::Stop(why) => {
                     interrupt = Some(why);
                     // The coordinator sends the others away; without it they are told here.

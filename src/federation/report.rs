@@ -17,15 +17,13 @@ impl Report {
         &self.rounds
     }
 
-    /// Whether every round was committed with at least a quorum and the run came to its planned end.
+    /// Whether the run came to its planned end and a round was committed on the way.
     pub fn succeeded(&self) -> bool {
-        self.finished.reason.is_empty()
+        self.finished.reason.is_empty() && !self.never_met_quorum()
     }
 
-    /// Whether it ended because no round ever met its quorum.
+    /// Whether no round ever met its quorum.
     pub fn never_met_quorum(&self) -> bool {
-        !self.succeeded()
-            && self.finished.committed + self.finished.degraded == 0
-            && self.finished.aborted > 0
+        self.finished.committed + self.finished.degraded == 0 && self.finished.aborted > 0
     }
 }
