@@ -76,9 +76,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         report.rounds().iter().all(tombolo::Round::is_committed),
         "every round ends with a commit"
     );
+    let counted: Vec<usize> = report
+        .rounds()
+        .iter()
+        .map(|round| round.counted.len())
+        .collect();
+    let felt = counted.iter().position(|&count| count < 9);
+    let recovered = counted.iter().rposition(|&count| count == 9);
     assert!(
-        report.rounds().iter().any(|round| round.counted.len() < 9),
-        "the faults were felt"
+        felt.is_some() && felt < recovered,
+        "the faults were felt, and everybody was back: {counted:?}"
     );
     Ok(())
 }
