@@ -202,7 +202,6 @@ fn leads_somewhere(tree: &Tree, from: &str, target: &str) -> bool {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 
