@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use tokio::sync::watch;
+use tokio::sync::{SetOnce, watch};
 
 use crate::aggregate::{self, Aggregate, Rule};
 use crate::checkpoint::{self, Checkpoint};
@@ -209,7 +209,7 @@ impl Crew {
                 )
             })
         };
-        let company = Arc::new(OnceLock::new());
+        let company = Arc::new(SetOnce::new());
         let (left_sender, left) = watch::channel(None);
         let node = {
             let setup = node::Setup {

@@ -70,7 +70,7 @@ pub struct Setup {
     /// Becomes the reason once the run is over for this node.
     pub left: watch::Sender<Option<String>>,
     /// Filled once they exist: its links and, on one node, the coordinator.
-    pub company: Arc<std::sync::OnceLock<Company>>,
+    pub company: Arc<tokio::sync::SetOnce<Company>>,
 }
 
 /// Whom a node talks to.
@@ -178,28 +178,31 @@ impl Node {
             Work::Bytes(self.setup.layout.len() as u64 * 4),
             Box::new(task),
         );
-        later(
-            cx,
-            async move { (done.await, receiver.await) },
-            |node, (done, bench), cx| {
-                let bench = bench.unwrap_or_else(|_| {
-                    Err(done
-                        .err()
-                        .map_or_else(String::new, |panicked| panicked.to_string()))
-                });
-                match bench {
-                    Ok((bench, hash)) => node.begin(cx, bench, hash),
-                    Err(reason) => {
-                        let (node_id, round) = (node.me().clone(), 0);
-                        node.setup.stage.report(Event::TrainingFailed {
-                            node: node_id,
-                            round,
-                            reason,
-                        });
-                    }
+        let company = self.setup.company.clone();
+        let ready = async move {
+            let (done, bench) = (done.await, receiver.await);
+            // The others may be faster than whoever starts them; what they say waits until they can be answered.
+            company.wait().await;
+            (done, bench)
+        };
+        later(cx, ready, |node, (done, bench), cx| {
+            let bench = bench.unwrap_or_else(|_| {
+                Err(done
+                    .err()
+                    .map_or_else(String::new, |panicked| panicked.to_string()))
+            });
+            match bench {
+                Ok((bench, hash)) => node.begin(cx, bench, hash),
+                Err(reason) => {
+                    let (node_id, round) = (node.me().clone(), 0);
+                    node.setup.stage.report(Event::TrainingFailed {
+                        node: node_id,
+                        round,
+                        reason,
+                    });
                 }
-            },
-        );
+            }
+        });
     }
 
     fn begin(&mut self, cx: &mut Cx<Self>, bench: Bench, hash: Hash) {
