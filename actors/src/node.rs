@@ -26,7 +26,8 @@ use tombolo_core::member::{self, Member};
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::trainer::{Task, Trained, Trainer};
 use tombolo_core::wire::{
-    Control, Measured, ModelRef, Object, REGION_HEADER_BYTES, RegionHeader, RegionRef, Train,
+    Commit, Control, Measured, ModelRef, Object, REGION_HEADER_BYTES, RegionHeader, RegionRef,
+    Train,
 };
 use tombolo_fabric::Region;
 
@@ -226,6 +227,10 @@ impl Node {
         }
         if self.gateway_of_mine == *self.me() {
             self.step_gateway(cx, gateway::Message::MemberUp(self.me().clone()));
+            if self.setup.stage.plan.coordinator == *self.me() {
+                // No link tells this domain and its coordinator apart: after a restart it says by itself where it stands.
+                self.step_gateway(cx, gateway::Message::CoordinatorUp);
+            }
         }
     }
 
@@ -299,9 +304,13 @@ impl Node {
                     ))
                 };
                 later(cx, gathered, move |node, gathered, cx| {
+                    // What the coordinator may still fetch stays until the new sum takes its place.
+                    let offered = node.gateway.as_ref().and_then(Gateway::offered);
                     let result = gathered.map(|(sum, chunks)| {
-                        for old in 0..attempt {
-                            node.setup.shelf.remove(Object::Contribution(round, old));
+                        for old in attempt.saturating_sub(gateway::ATTEMPTS_MAX)..attempt {
+                            if offered != Some((round, old)) {
+                                node.setup.shelf.remove(Object::Contribution(round, old));
+                            }
                         }
                         node.setup
                             .shelf
@@ -309,6 +318,11 @@ impl Node {
                         chunks
                     });
                     node.step_gateway(cx, gateway::Message::Gathered(round, attempt, result));
+                    if node.gateway.as_ref().and_then(Gateway::offered) != Some((round, attempt)) {
+                        // The round went on without it.
+                        let object = Object::Contribution(round, attempt);
+                        node.setup.shelf.remove(object);
+                    }
                 });
             }
             gateway::Effect::Finished(_) => {}
@@ -474,8 +488,11 @@ impl Node {
             (Part::Gateway, control)
                 if from == self.setup.stage.plan.coordinator && !is_member_word(&control) =>
             {
-                if let Control::Commit(commit) = &control {
-                    self.forget_contributions(commit.round);
+                match &control {
+                    Control::Commit(Commit { round, .. }) | Control::Abort { round, .. } => {
+                        self.forget_contributions(*round);
+                    }
+                    _ => {}
                 }
                 self.step_gateway(cx, gateway::Message::Coordinator(control));
             }
@@ -502,7 +519,11 @@ impl Node {
     }
 
     fn forget_contributions(&self, round: Round) {
-        for attempt in 0..8 {
+        let offered = self.gateway.as_ref().and_then(Gateway::offered);
+        let last = offered
+            .filter(|(offered, _)| *offered == round)
+            .map_or(0, |(_, attempt)| attempt);
+        for attempt in last.saturating_sub(gateway::ATTEMPTS_MAX)..=last {
             self.setup
                 .shelf
                 .remove(Object::Contribution(round, attempt));

@@ -45,7 +45,8 @@ pub fn authorize(
     from: &NodeId,
     control: &Control,
 ) -> Result<Part, Refusal> {
-    let same_domain = from.domain() == to.domain();
+    let known = plan.node(from).is_some();
+    let same_domain = known && from.domain() == to.domain();
     let (part, kind, expected, allowed) = match control {
         Control::Endpoint(_) => (
             Part::Fabric,
@@ -74,7 +75,7 @@ pub fn authorize(
         | Control::Unreachable { .. }
         | Control::Contribute(_)
         | Control::Adopted { .. } => {
-            let allowed = *to == plan.coordinator && plan.is_gateway(from);
+            let allowed = known && *to == plan.coordinator && plan.is_gateway(from);
             (
                 Part::Coordinator,
                 "a gateway's message",

@@ -106,6 +106,8 @@ pub struct Open {
     pub base: Hash,
     /// The members of this domain that are asked.
     pub cohort: Vec<NodeId>,
+    /// The domain's first start of its fold: above every one that is noted, so that a gateway that was restarted repeats none.
+    pub attempt: Attempt,
     /// Local work.
     pub sync_every: SyncEvery,
     /// Seeds the local work.
@@ -319,6 +321,8 @@ pub enum Control {
     Weigh {
         round: Round,
         weights: Vec<Weight>,
+        /// The norms that they were fixed for, in the same order: an update of another norm is another update.
+        norms: Vec<f64>,
     },
     Answer {
         round: Round,
