@@ -192,7 +192,7 @@ impl SimWorld {
     pub fn sleep(&self, span: Duration) -> impl Future<Output = ()> + Send + use<> {
         let network = self.shared.network.clone();
         let at = network.now().saturating_add(nanos(span));
-        socket::Timer::new(network, at)
+        tokio::task::coop::cooperative(socket::Timer::new(network, at))
     }
 
     /// A node's view of the world; the node is made if there is none of that name. After a crash: the view that is dead.

@@ -133,7 +133,10 @@ pub fn parse_with(
         // What stands on an unreadable line was said already, and what is missing may stand there.
         let line = |mistake: &Mistake| mistake.start().map(|at| lines.line(at));
         let broken: std::collections::BTreeSet<_> = syntax.mistakes.iter().map(line).collect();
-        mistakes.retain(|mistake| !broken.contains(&line(mistake)));
+        mistakes.retain(|mistake| {
+            let lost = mistake.start().is_some_and(|at| at >= syntax.lost_from);
+            !lost && !broken.contains(&line(mistake))
+        });
     }
     let required = file.find("federation").is_some() && file.find("domain").is_some();
     mistakes.extend(syntax.mistakes);

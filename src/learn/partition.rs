@@ -187,8 +187,8 @@ fn log_gamma_variate(alpha: f64, rng: &mut Rng) -> f64 {
             break libm::log(d) + libm::log(v);
         }
     };
-    // An infinite quotient (alpha near zero) would make all shares NaN; this one still orders them.
-    log_boosted + (libm::log(positive(rng)) / alpha).max(-1e300)
+    // With a smaller divisor all quotients would be infinite and no share larger than another.
+    log_boosted + libm::log(positive(rng)) / alpha.max(1e-300)
 }
 
 /// Box and Muller.

@@ -1,4 +1,6 @@
 //! One node's view of a simulated world, for one life: a restarted node gets another.
+//!
+//! Every future here is cooperative: a task that awaits nothing but what is ready must still yield, or no guard could stop it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -7,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::task::coop::cooperative;
 use tombolo_actors::env::{
     Bound, Class, Env, Files, LocalFuture, OffloadPanicked, SendFuture, Work,
 };
@@ -140,7 +143,7 @@ impl Env for SimEnv {
 
     fn sleep(&self, span: Duration) -> SendFuture<()> {
         let at = self.network.now().saturating_add(nanos(span));
-        Box::pin(Timer::new(self.network.clone(), at))
+        Box::pin(cooperative(Timer::new(self.network.clone(), at)))
     }
 
     fn unix_time(&self) -> u64 {
@@ -172,7 +175,7 @@ impl Env for SimEnv {
         Box::pin(async move {
             let result = std::panic::catch_unwind(AssertUnwindSafe(task));
             let at = network.now().saturating_add(nanos(duration));
-            Timer::new(network, at).await;
+            cooperative(Timer::new(network, at)).await;
             result.map_err(|panic| OffloadPanicked(message_of(panic.as_ref())))
         })
     }
@@ -223,7 +226,7 @@ impl Env for SimEnv {
             .world()
             .map(|world| world.lock().directory.get(node).copied());
         let node = node.clone();
-        Box::pin(async move {
+        Box::pin(cooperative(async move {
             found?.map(|address| vec![address]).ok_or_else(|| {
                 let ip = IpAddr::V6(network::address(&node));
                 io::Error::new(
@@ -231,6 +234,6 @@ impl Env for SimEnv {
                     format!("{node} ({ip}) has not made its address known yet"),
                 )
             })
-        })
+        }))
     }
 }

@@ -16,9 +16,9 @@ use super::socket::Timer;
 use super::{SimError, SimWorld, nanos};
 use crate::world::scope::Runner;
 
-/// Polls of the root at one instant that mean a standstill. Each stands for up to 61 steps of tasks; the busiest instant of a thousand
-/// nodes takes some thousands.
-const POLLS_PER_INSTANT_MAX: u32 = 100_000;
+/// Polls of the root at one instant that mean a standstill. While there is work, each stands for 61 steps of tasks or more; a minute of twenty
+/// busy nodes never takes a hundredth of it.
+const POLLS_PER_INSTANT_MAX: u32 = 10_000;
 
 pub fn run<F, T>(world: &SimWorld, scenario: impl FnOnce(SimWorld) -> F) -> Result<T, SimError>
 where

@@ -343,7 +343,8 @@ mod tests {
     fn json_lines_carry_place_message_and_help() {
         let mistake = Mistake::at(&(2..3), "wrong").help("do right");
         let lines = Diagnosis::new("a.toml", "x\ny", vec![mistake]).to_json_lines();
-        let value: serde_json::Value = serde_json::from_str(lines.trim_end()).unwrap();
+        let value: serde_json::Value =
+            serde_json::from_str(lines.trim_end()).expect("a line is JSON");
         assert_eq!(
             value,
             json!({"event": "mistake", "file": "a.toml", "line": 2, "column": 1, "message": "wrong", "help": "do right"})

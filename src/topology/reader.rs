@@ -44,7 +44,8 @@ impl Reader<'_> {
         };
         for (name, value) in given.iter() {
             let Some(key) = table.key(name.get_ref()) else {
-                self.unknown_key(table, name.get_ref(), &name.span());
+                let is_table = scalar::is_tabular(value.get_ref());
+                self.unknown_key(table, name.get_ref(), is_table, &name.span());
                 continue;
             };
             match self.key(key, &name.span(), value) {
@@ -104,10 +105,7 @@ impl Reader<'_> {
         let default = key.default.filter(|_| key.stage == Stage::DefaultOnly);
         match default {
             Some(default) if !same(&read, &default_value(key, default, name)) => {
-                let message = format!(
-                    "another `{}` than {default} is not in this version",
-                    key.name
-                );
+                let message = format!("`{}` other than {default} is not in this version", key.name);
                 self.mistakes.push(
                     Mistake::at(&value.span(), message)
                         .label("known, but not built yet")
@@ -205,8 +203,8 @@ impl Reader<'_> {
         }
         let wanted = match (least, most) {
             (least, most) if least == most => format!("exactly {least}"),
-            (least, _) if found < least => format!("at least {least}"),
-            (_, most) => format!("at most {most}"),
+            (0, most) => format!("at most {most}"),
+            (least, most) => format!("from {least} to {most}"),
         };
         self.mistakes.push(
             Mistake::at(
@@ -231,13 +229,14 @@ impl Reader<'_> {
         });
     }
 
-    fn unknown_key(&mut self, table: &'static Table, name: &str, span: &Span) {
+    fn unknown_key(&mut self, table: &'static Table, name: &str, is_table: bool, span: &Span) {
         let mistake = Mistake::at(
             span,
             format!("{} has no key `{}`", table.shown, shown(name)),
         )
         .label("unknown key");
-        let help = (self.mistakes.len() < SUGGESTIONS_MAX).then(|| suggest::for_key(table, name));
+        let help = (self.mistakes.len() < SUGGESTIONS_MAX)
+            .then(|| suggest::for_key(table, name, is_table));
         self.mistakes.push(match help {
             Some(help) => mistake.help(help),
             None => mistake,

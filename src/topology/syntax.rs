@@ -8,10 +8,16 @@ use super::reader::shown;
 /// Looking for the first of two equal keys reads backwards through the file.
 const SEARCHES_MAX: usize = 100;
 
+/// What is not closed makes all that follows a part of it.
+const LIST: &str = "this list is not well formed";
+const TABLE: &str = "this table is not well formed";
+
 /// Mistakes of syntax, and whether the tree behind them may have holes.
 pub(super) struct Syntax {
     pub mistakes: Vec<Mistake>,
     pub holes: bool,
+    /// From here on the parser no longer knows in which table it is.
+    pub lost_from: usize,
 }
 
 /// Turns the parser's errors into mistakes, one a line: a line that cannot be read tends to give several.
@@ -19,8 +25,9 @@ pub(super) fn mistakes(text: &str, lines: &Lines, errors: &[toml::de::Error]) ->
     let mut found = Syntax {
         mistakes: Vec::new(),
         holes: false,
+        lost_from: usize::MAX,
     };
-    let mut last_line = None;
+    let mut last: Option<(usize, &str)> = None;
     let mut errors: Vec<_> = errors
         .iter()
         .map(|error| (error.span().unwrap_or(0..0), error.message()))
@@ -34,15 +41,18 @@ pub(super) fn mistakes(text: &str, lines: &Lines, errors: &[toml::de::Error]) ->
         }
         found.holes = true;
         let line = lines.line(span.start);
-        if last_line.replace(line) == Some(line) {
+        let (said, help) = words(message, span.is_empty());
+        let echo = last
+            .is_some_and(|(above, before)| line == above || (line == above + 1 && before == said));
+        last = Some((line, said));
+        if echo || span.start >= found.lost_from {
             continue;
         }
-        let (said, help) = words(message);
-        found.mistakes.push(
-            Mistake::at(&span, said)
-                .label("not TOML from here")
-                .help(help),
-        );
+        if matches!(said, LIST | TABLE) {
+            found.lost_from = span.start;
+        }
+        let mistake = Mistake::at(&span, said).label("not TOML from here");
+        found.mistakes.push(mistake.help(help));
     }
     found
 }
@@ -85,15 +95,14 @@ fn earlier(text: &str, name: &str, before: usize) -> Option<Range<usize>> {
 }
 
 /// What to say instead of the parser's message, and what to do.
-fn words(message: &str) -> (&'static str, &'static str) {
+fn words(message: &str, nothing: bool) -> (&'static str, &'static str) {
     let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| message.starts_with(prefix));
-    if starts(&["string values must be quoted"]) {
-        (
-            "this text has no quotes",
-            "put it in quotes: key = \"text\"",
-        )
-    } else if starts(&["missing value", "key with no value"]) {
+    if starts(&["missing value", "key with no value"])
+        || (nothing && starts(&["string values must be quoted"]))
+    {
         ("this key has no value", "write key = value")
+    } else if starts(&["string values must be quoted"]) {
+        ("this text has no quotes", "put it in quotes, \"like this\"")
     } else if starts(&[
         "unclosed array table",
         "unclosed table",
@@ -111,8 +120,8 @@ fn words(message: &str) -> (&'static str, &'static str) {
         "missing array",
     ]) {
         (
-            "this list is not well formed",
-            "write [\"a\", \"b\"]: values with commas between them and a closing bracket",
+            LIST,
+            "write [\"a\", \"b\"]: values with commas between them, and a closing bracket before the next key",
         )
     } else if starts(&[
         "unclosed inline",
@@ -125,8 +134,8 @@ fn words(message: &str) -> (&'static str, &'static str) {
         "invalid inline",
     ]) {
         (
-            "this table is not well formed",
-            "write { a = 1, b = 2 }: keys and values with commas between them and a closing brace",
+            TABLE,
+            "write { a = 1, b = 2 }: keys and values with commas between them, and a closing brace",
         )
     } else if starts(&[
         "invalid basic",

@@ -188,5 +188,14 @@ mod tests {
         still.steps = 0;
         let weights: Vec<f64> = weigh(false, &[moved, still]).iter().map(|w| w.0).collect();
         assert_eq!(weights, [3.0, 10.0]);
+        // It counts as a gradient of zero in the median: 0, 1 and 9 give a limit of 5.
+        let mut still = report("a/a", 10, 0.1, 0.0);
+        still.steps = 0;
+        let (slow, fast) = (report("a/b", 10, 0.1, 5.0), report("a/c", 10, 0.1, 45.0));
+        let weights: Vec<f64> = weigh(true, &[still, slow, fast])
+            .iter()
+            .map(|w| w.0)
+            .collect();
+        assert_eq!(weights, [10.0, 10.0, 3.0]);
     }
 }

@@ -209,7 +209,8 @@ fn answers_that_cannot_be_used_name_the_node() {
 
 #[test]
 fn what_is_not_finite_is_refused_with_a_reason_and_the_rest_stays() {
-    let spoiled: [(&str, fn(&mut Report)); 7] = [
+    type Spoil = fn(&mut Report);
+    let spoiled: [(&str, Spoil); 7] = [
         ("not finite", |r| r.finite = false),
         ("norm is NaN", |r| r.norm = f64::NAN),
         ("norm is -1", |r| r.norm = -1.0),

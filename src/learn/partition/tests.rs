@@ -61,6 +61,15 @@ fn a_small_alpha_is_skewed_and_a_large_one_even() {
     };
     assert!(spread(0.1) > 200, "{}", spread(0.1));
     assert!(spread(1e6) < 20, "{}", spread(1e6));
+    // At the end of the range each kind of digit still lies on a node drawn for it.
+    let smallest = dirichlet(100, f64::from_bits(1), &mut Rng::new(11)).unwrap();
+    let large: Vec<usize> = smallest
+        .iter()
+        .map(Vec::len)
+        .filter(|len| *len > 50)
+        .collect();
+    assert!(large.len() > 5, "{large:?}");
+    assert!(smallest.iter().filter(|part| part.len() == 1).count() >= 90);
 }
 
 #[test]

@@ -239,8 +239,8 @@ fn check_cohort(
         for (what, wanted, found) in missed {
             if wanted > found {
                 mistakes.push(
-                    Mistake::at(place, format!("round {round} can never meet its quorum of {wanted} {what}: {found} are left"))
-                        .label(format!("leaves {found} {what}"))
+                    Mistake::at(place, format!("round {round} can never meet its quorum of {wanted} {what}: only {found} left"))
+                        .label(format!("leaves only {found}"))
                         .help("lower the quorum in [round], or write quorum = \"all\", which asks only those who are left"),
                 );
             }

@@ -136,7 +136,7 @@ fn read_text(
         Kind::Name => {
             let refused = Refused::new(format!("{shown_text:?} is not a name"), "not a name");
             let help = match normalised(text) {
-                candidate if is_name(&candidate) => format!("{NAME_RULE}; {candidate:?} is one"),
+                candidate if is_name(&candidate) => format!("write {candidate:?}: {NAME_RULE}"),
                 _ => NAME_RULE.to_owned(),
             };
             Ok(Read::Usable(as_text(), refused.help(help)))
@@ -262,11 +262,8 @@ fn unknown_rule(key: &Key, text: &str, registered: &[String]) -> Refused {
     let all = key.words.iter().chain(key.later).copied();
     refused.help(
         match nearest(text, all.chain(registered.iter().map(String::as_str))) {
-            Some(rule) if key.later.contains(&rule) => {
-                format!("{rule:?} is known, but not in this version")
-            }
-            Some(rule) => format!("did you mean {rule:?}?"),
-            None => format!(
+            Some(rule) if !key.later.contains(&rule) => format!("did you mean {rule:?}?"),
+            _ => format!(
                 "write {}, or register the rule in the program that reads this file",
                 alternatives(key.words)
             ),
@@ -359,6 +356,15 @@ pub(super) fn found(given: &DeValue<'_>) -> &'static str {
     }
 }
 
+/// Whether a value is a table or several.
+pub(super) fn is_tabular(given: &DeValue<'_>) -> bool {
+    match given {
+        DeValue::Table(_) => true,
+        DeValue::Array(items) => is_tables(items),
+        _ => false,
+    }
+}
+
 /// Whether a list holds tables only, as `[[name]]` makes them.
 fn is_tables(items: &DeArray<'_>) -> bool {
     !items.is_empty()
@@ -399,7 +405,18 @@ pub(super) fn repair(key: &Key, kind: Kind, given: &DeValue<'_>) -> Option<Strin
             Some(format!("write {} once, with single brackets", table.shown))
         }
         (Kind::Table(table), DeValue::String(_)) if table.key("kind").is_some() => {
-            Some(format!("write {name} = {{ kind = \"...\" }}"))
+            let DeValue::String(word) = given else {
+                return None;
+            };
+            Some(format!("write {name} = {{ kind = {:?} }}", shown(word)))
+        }
+        (Kind::Table(table), _) if table.shown.starts_with('[') => {
+            Some(format!("write it as {} with keys below it", table.shown))
+        }
+        (Kind::Table(table), _) => {
+            let keys = table.keys.iter().map(|key| format!("{} = ...", key.name));
+            let keys = keys.collect::<Vec<_>>().join(", ");
+            Some(format!("write {name} = {{ {keys} }}"))
         }
         (Kind::Tables(table, _), DeValue::Table(_)) if table.shown.starts_with("[[") => {
             Some(format!("write {} with double brackets", table.shown))

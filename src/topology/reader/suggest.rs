@@ -31,14 +31,25 @@ fn closest<'a>(
     (distance <= allowed && distance < candidate.len()).then_some((distance, candidate))
 }
 
-/// What to do about a key that a table does not have: a slip of the finger first, then another table's key, then the nearest one.
-pub(super) fn for_key(table: &'static Table, name: &str) -> String {
-    let own = closest(name, table.keys.iter().map(|key| key.name));
-    if let Some((0..=1, key)) = own {
-        return format!("did you mean `{key}`?");
-    }
-    let mut homes = Vec::new();
+/// What to do about a key that a table does not have: a section that has it, then a slip of the finger, then what else it could be.
+pub(super) fn for_key(table: &'static Table, name: &str, is_table: bool) -> String {
+    let (mut sections, mut homes) = (Vec::new(), Vec::new());
     find_homes(&keys::FILE, name, &mut homes);
+    sections.extend(homes.iter().filter(|home| home.starts_with('[')).copied());
+    // A table at the top level was meant to be one: its name is not a key of a section.
+    if !sections.is_empty() && !is_table {
+        return belongs(&sections);
+    }
+    let own = closest(name, table.keys.iter().map(|key| key.name));
+    let meant = |key: &str| match table.key(key).map(|key| key.kind) {
+        Some(Kind::Table(inner) | Kind::Tables(inner, _)) if inner.shown.starts_with('[') => {
+            format!("did you mean {}?", inner.shown)
+        }
+        _ => format!("did you mean `{key}`?"),
+    };
+    if let Some((0..=1, key)) = own {
+        return meant(key);
+    }
     if let Some(key) = keys::FILE.key(name) {
         let head = match key.kind {
             Kind::Tables(..) => format!("[[{name}]]"),
@@ -47,13 +58,21 @@ pub(super) fn for_key(table: &'static Table, name: &str) -> String {
         return format!("{head} is a table of its own at the top level");
     }
     match (homes.as_slice(), own) {
-        ([], Some((_, key))) => format!("did you mean `{key}`?"),
+        ([], Some((_, key))) => meant(key),
         ([], None) => {
             let all: Vec<&str> = table.keys.iter().map(|key| key.name).collect();
             format!("its keys are {}", all.join(", "))
         }
-        ([one], _) => format!("this key belongs to {one}"),
-        ([first @ .., last], _) => format!("this key belongs to {} or {last}", first.join(", ")),
+        (homes, _) => belongs(homes),
+    }
+}
+
+fn belongs(homes: &[&str]) -> String {
+    match homes {
+        [first @ .., last] if !first.is_empty() => {
+            format!("this key belongs to {} or {last}", first.join(", "))
+        }
+        homes => format!("this key belongs to {}", homes.concat()),
     }
 }
 
@@ -105,27 +124,44 @@ mod tests {
         ] {
             assert_eq!(nearest(given, words), meant, "{given}");
         }
-        assert_eq!(nearest(&"rounds".repeat(100_000), words), None);
+        let long = "x".repeat(COMPARED_MAX);
+        assert_eq!(nearest(&long[1..], [&*long]), Some(&*long));
+        assert_eq!(
+            nearest(&(long.clone() + "x"), [&*long]),
+            None,
+            "too long to compare"
+        );
     }
 
     #[test]
-    fn a_slip_wins_over_another_table_and_another_table_over_a_far_key() {
+    fn a_section_wins_over_a_slip_and_a_slip_over_an_inline_table() {
         let federation = match keys::FILE.keys[0].kind {
             Kind::Table(table) => table,
             _ => unreachable!(),
         };
-        assert_eq!(for_key(federation, "round"), "did you mean `rounds`?");
         assert_eq!(
-            for_key(federation, "deadline"),
+            for_key(federation, "round", false),
+            "did you mean `rounds`?"
+        );
+        assert_eq!(
+            for_key(federation, "deadline", false),
             "this key belongs to [round]"
         );
         assert_eq!(
-            for_key(federation, "delay"),
+            for_key(federation, "delay", false),
             "this key belongs to link.emulate"
         );
-        assert!(for_key(federation, "momentum").ends_with("[outer]"));
-        assert!(for_key(federation, "checkpoint").starts_with("[checkpoint] is"));
-        assert!(for_key(federation, "xyzzy").starts_with("its keys are name, rounds"));
+        assert_eq!(
+            for_key(&keys::FILE, "rounds", false),
+            "this key belongs to [federation]"
+        );
+        assert_eq!(
+            for_key(&keys::FILE, "rounds", true),
+            "did you mean [round]?"
+        );
+        assert!(for_key(federation, "momentum", false).ends_with("[outer]"));
+        assert!(for_key(federation, "checkpoint", true).starts_with("[checkpoint] is"));
+        assert!(for_key(federation, "xyzzy", false).starts_with("its keys are name, rounds"));
     }
 
     #[test]

@@ -1,0 +1,215 @@
+//! What is learned: the built-in trainers, the rules, the fold and the outer optimizers in a plain loop and in a real federation, compared
+//! with calculations from outside and with what a run must reach.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod allocations;
+mod federation;
+mod rules;
+mod schedule;
+mod topology;
+
+use std::fmt::Write;
+use std::path::Path;
+
+use tombolo::learn::{CLASSES, Digits, DigitsTrainer, PIXELS, ROWS, TrainerError};
+use tombolo_core::plan::{Init, Partition, SyncEvery, TrainerKind};
+use tombolo_core::tensor::Hash;
+use tombolo_core::trainer::{Task, Trainer};
+
+use schedule::Schedule;
+use topology::defaults;
+
+#[test]
+fn dumps_the_digits_as_text_for_calculations_from_outside() {
+    let digits = Digits::load().unwrap();
+    let mut text = String::new();
+    for row in 0..ROWS {
+        for pixel in digits.image(row) {
+            write!(text, "{},", pixel * 16.0).unwrap();
+        }
+        writeln!(text, "{}", digits.label(row)).unwrap();
+    }
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("digits.csv");
+    std::fs::write(&path, &text).unwrap();
+
+    let read = std::fs::read_to_string(&path).unwrap();
+    assert!(read.starts_with("0,0,5,13,9,1,0,0,0,0,13,"));
+    let whole: Vec<u8> = read
+        .lines()
+        .flat_map(|line| line.split(',').map(|number| number.parse::<u8>().unwrap()))
+        .collect();
+    assert_eq!(whole.len(), ROWS * (PIXELS + 1));
+    assert!(
+        whole
+            .chunks(PIXELS + 1)
+            .all(|row| usize::from(row[PIXELS]) < CLASSES)
+    );
+}
+
+#[test]
+fn ten_nodes_with_sgd_agree_with_the_calculation_from_outside() {
+    agrees_with_outside("ten-nodes-sgd");
+}
+
+#[test]
+fn ten_nodes_with_nesterov_agree_with_the_calculation_from_outside() {
+    agrees_with_outside("ten-nodes-nesterov");
+}
+
+fn agrees_with_outside(name: &str) {
+    let plan = topology::read(name);
+    let rounds = plan.rounds;
+    let mut schedule = Schedule::new(plan);
+    let expected = topology::outside(name);
+    assert_eq!(expected.len() as u64, rounds);
+    for expected in expected {
+        let state = schedule.round();
+        assert_eq!(
+            state.accuracy, expected.accuracy,
+            "{name}, round {}",
+            expected.round
+        );
+        assert!(
+            (state.loss - expected.loss).abs() < 1e-3,
+            "{state:?} {expected:?}"
+        );
+        assert!(
+            (state.weight_norm - expected.weight_norm).abs() < 1e-3,
+            "{state:?} {expected:?}"
+        );
+    }
+}
+
+#[test]
+fn nine_nodes_on_skewed_rows_reach_93_percent_in_twenty_rounds() {
+    let mut schedule = Schedule::new(defaults());
+    let states: Vec<_> = (0..20).map(|_| schedule.round()).collect();
+    let last = states.last().unwrap();
+    assert!(last.accuracy > 0.93, "{states:#?}");
+}
+
+#[test]
+fn a_run_repeats_to_the_last_bit() {
+    let run = || {
+        let mut plan = defaults();
+        plan.sync_every = SyncEvery::Steps(5);
+        let mut schedule = Schedule::new(plan);
+        schedule.round();
+        schedule.round();
+        Hash::of(&schedule.model)
+    };
+    assert_eq!(run(), run());
+    // The same on every processor: no kernel is chosen by what it can do.
+    assert_eq!(
+        run().to_string(),
+        "f9aa34448d1721a1a8786230ec59830705baa95e5b6a8d8730f1ab3bbc17d4b8"
+    );
+}
+
+#[test]
+fn a_round_trains_the_same_whatever_the_trainer_did_before() {
+    let plan = defaults();
+    let node = plan.coordinator.clone();
+    let task = |round| Task {
+        node: node.clone(),
+        round,
+        seed: plan.seed,
+        sync_every: SyncEvery::Steps(20),
+    };
+    let mut used = DigitsTrainer::new(&plan, &node).unwrap();
+    let mut start = vec![0.0; used.layout().len()];
+    used.initialize(plan.seed, &mut start).unwrap();
+    for round in [1, 2, 9] {
+        used.train(&task(round), &mut start.clone()).unwrap();
+    }
+    let mut fresh = DigitsTrainer::new(&plan, &node).unwrap();
+    let (mut one, mut two) = (start.clone(), start.clone());
+    let told = used.train(&task(3), &mut one).unwrap();
+    assert_eq!(told, fresh.train(&task(3), &mut two).unwrap());
+    assert_eq!(one, two);
+    assert_eq!((told.steps, told.learning_rate), (20, 0.1));
+    let mut other = start.clone();
+    fresh.train(&task(4), &mut other).unwrap();
+    assert_ne!(other, two);
+}
+
+#[test]
+fn every_node_starts_from_the_same_model() {
+    let plan = defaults();
+    let started = |node| {
+        let mut trainer = DigitsTrainer::new(&plan, node).unwrap();
+        let mut parameters = vec![f32::NAN; trainer.layout().len()];
+        trainer.initialize(plan.seed, &mut parameters).unwrap();
+        parameters
+    };
+    let models: Vec<Vec<f32>> = plan.nodes().map(|node| started(&node.id)).collect();
+    assert_eq!(models.len(), 9);
+    assert!(models.iter().all(|model| *model == models[0]));
+}
+
+#[test]
+fn settings_that_cannot_train_are_refused() {
+    let node = defaults().coordinator;
+    let with = |change: fn(&mut tombolo_core::plan::Plan)| {
+        let mut plan = defaults();
+        change(&mut plan);
+        DigitsTrainer::new(&plan, &node).map(|_| ())
+    };
+    assert_eq!(with(|_| {}), Ok(()));
+    assert_eq!(with(|plan| plan.model.batch = 0), Err(TrainerError::Batch));
+    assert_eq!(
+        with(|plan| plan.model.hidden = 0),
+        Err(TrainerError::Hidden { hidden: 0 })
+    );
+    assert_eq!(
+        with(|plan| plan.model.init = Init::Zeros),
+        Err(TrainerError::ZeroMlp)
+    );
+    for rate in [0.0, -0.1, f64::INFINITY, f64::NAN] {
+        let mut plan = defaults();
+        plan.model.learning_rate = rate;
+        assert!(DigitsTrainer::new(&plan, &node).is_err(), "{rate}");
+    }
+    for alpha in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        let mut plan = defaults();
+        plan.model.partition = Partition::Dirichlet { alpha };
+        assert!(DigitsTrainer::new(&plan, &node).is_err(), "{alpha}");
+    }
+    let stranger = "hq/stranger".parse().unwrap();
+    assert_eq!(
+        DigitsTrainer::new(&defaults(), &stranger)
+            .map(|_| ())
+            .unwrap_err(),
+        TrainerError::UnknownNode { node: stranger }
+    );
+}
+
+#[test]
+fn tasks_that_do_not_fit_are_refused_and_change_nothing() {
+    let mut plan = defaults();
+    plan.model.trainer = TrainerKind::DigitsSoftmax;
+    let node = plan.coordinator.clone();
+    let mut trainer = DigitsTrainer::new(&plan, &node).unwrap();
+    let mut parameters = vec![0.25; 650];
+    let task = |node: &str, steps| Task {
+        node: node.parse().unwrap(),
+        round: 1,
+        seed: 7,
+        sync_every: SyncEvery::Steps(steps),
+    };
+    for (task, words) in [
+        (task("plant/stranger", 1), "plant/stranger"),
+        (task(node.as_str(), 0), "no step"),
+    ] {
+        let error = trainer.train(&task, &mut parameters).unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
+    }
+    let error = trainer
+        .train(&task(node.as_str(), 1), &mut parameters[..649])
+        .unwrap_err();
+    assert!(error.to_string().contains("649") && error.to_string().contains("650"));
+    assert!(trainer.evaluate(&parameters[1..]).is_err());
+    assert!(trainer.initialize(7, &mut parameters[1..]).is_err());
+    assert!(parameters.iter().all(|parameter| *parameter == 0.25));
+}

@@ -1,0 +1,165 @@
+//! Rules and outer optimizers against the numbers of `tests/reference/rules.py`.
+
+use serde::Deserialize;
+use tombolo_core::aggregate::{self, Report};
+use tombolo_core::fold::{self, Counted, Squares};
+use tombolo_core::outer;
+use tombolo_core::plan::{AggregatorPlan, BaseWeights, Clip, OuterKind, OuterPlan};
+
+use crate::topology;
+
+#[derive(Deserialize)]
+struct Numbers {
+    rules: Vec<RuleCase>,
+    outers: Vec<OuterCase>,
+}
+
+#[derive(Deserialize)]
+struct RuleCase {
+    settings: Settings,
+    reports: Vec<Told>,
+    updates: Vec<Vec<f32>>,
+    weights: Vec<f64>,
+    clips: Vec<f64>,
+    mean: Vec<f64>,
+}
+
+#[derive(Deserialize)]
+struct Settings {
+    kind: String,
+    weights: String,
+    clip: serde_json::Value,
+    loss_limit: f64,
+    norm_limit: f64,
+    penalty: f64,
+    relative: bool,
+}
+
+#[derive(Deserialize)]
+struct Told {
+    samples: u64,
+    loss: f64,
+    steps: u64,
+    learning_rate: f64,
+    norm: f64,
+}
+
+#[derive(Deserialize)]
+struct OuterCase {
+    optimizer: String,
+    learning_rate: f64,
+    momentum: f64,
+    means: Vec<Vec<f32>>,
+    steps: Vec<Vec<f64>>,
+}
+
+fn numbers() -> Numbers {
+    serde_json::from_str(&topology::file("rules.json")).unwrap()
+}
+
+/// Within 1e-5 of the largest expected number: single elements may nearly cancel.
+fn close(found: &[f64], expected: &[f64]) {
+    assert_eq!(found.len(), expected.len());
+    let scale = expected
+        .iter()
+        .fold(0.0, |largest: f64, e| largest.max(e.abs()));
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(
+            (found - expected).abs() <= 1e-5 * scale,
+            "{found} {expected}"
+        );
+    }
+}
+
+fn widened(elements: &[f32]) -> Vec<f64> {
+    elements.iter().copied().map(f64::from).collect()
+}
+
+#[test]
+fn rules_give_the_weights_and_means_calculated_outside() {
+    let cases = numbers().rules;
+    assert_eq!(cases.len(), 8);
+    for case in cases {
+        let settings = case.settings;
+        let plan = AggregatorPlan {
+            kind: settings.kind,
+            weights: match settings.weights.as_str() {
+                "samples" => BaseWeights::Samples,
+                _ => BaseWeights::Equal,
+            },
+            clip: match (settings.clip.as_str(), settings.clip.as_f64()) {
+                (Some("none"), _) => Clip::None,
+                (Some("median"), _) => Clip::Median,
+                (_, norm) => Clip::Norm(norm.unwrap()),
+            },
+            loss_limit: settings.loss_limit,
+            norm_limit: settings.norm_limit,
+            penalty: settings.penalty,
+            relative: settings.relative,
+        };
+        let measured: Vec<Squares> = case.updates.iter().map(|u| Squares::of(u)).collect();
+        let told: Vec<f64> = case.reports.iter().map(|report| report.norm).collect();
+        let norms: Vec<f64> = measured.iter().map(Squares::norm).collect();
+        close(&norms, &told);
+        let reports: Vec<Report> = case
+            .reports
+            .iter()
+            .zip(&measured)
+            .enumerate()
+            .map(|(index, (told, squares))| Report {
+                node: format!("hq/n{index}").parse().unwrap(),
+                samples: told.samples,
+                loss: told.loss,
+                steps: told.steps,
+                learning_rate: told.learning_rate,
+                norm: squares.norm(),
+                finite: squares.is_finite(),
+            })
+            .collect();
+        let mut rule = aggregate::build(&plan).unwrap();
+        let weights = aggregate::weigh(rule.as_mut(), &reports).unwrap();
+        let found: Vec<f64> = weights.iter().map(|weight| weight.weight).collect();
+        close(&found, &case.weights);
+        let found: Vec<f64> = weights.iter().map(|weight| weight.clip).collect();
+        close(&found, &case.clips);
+
+        let counted = weights.iter().zip(&case.updates);
+        let counted: Vec<Counted<'_>> = counted
+            .map(|(weight, update)| Counted {
+                weight: weight.weight,
+                clip: weight.clip,
+                update,
+            })
+            .collect();
+        // The mean does not depend on who shares a domain, but for the last bits.
+        let (one, two) = counted.split_at(2);
+        close(
+            &widened(&fold::reference(&[one.to_vec(), two.to_vec()]).unwrap()),
+            &case.mean,
+        );
+        close(&widened(&fold::reference(&[counted]).unwrap()), &case.mean);
+    }
+}
+
+#[test]
+fn outer_optimizers_make_the_steps_calculated_outside() {
+    let cases = numbers().outers;
+    assert_eq!(cases.len(), 5);
+    for case in cases {
+        let plan = OuterPlan {
+            optimizer: match case.optimizer.as_str() {
+                "sgd" => OuterKind::Sgd,
+                "momentum" => OuterKind::Momentum,
+                _ => OuterKind::Nesterov,
+            },
+            learning_rate: case.learning_rate,
+            momentum: case.momentum,
+        };
+        let mut optimizer = outer::build(&plan, case.means[0].len());
+        for (mean, expected) in case.means.into_iter().zip(&case.steps) {
+            let mut step = mean;
+            optimizer.step(0, &mut step).unwrap();
+            close(&widened(&step), expected);
+        }
+    }
+}

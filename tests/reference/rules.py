@@ -1,0 +1,134 @@
+"""Numbers for the tests of the aggregation rules and outer optimizers, calculated from the definitions with nothing but NumPy, in float64.
+
+    python rules.py > rules.json
+"""
+
+import json
+
+import numpy as np
+
+LENGTH = 17
+
+
+def lower_median(numbers):
+    return float(np.quantile(np.asarray(numbers), 0.5, method="lower"))
+
+
+def weights_of(settings, reports):
+    samples = np.array([r["samples"] for r in reports], dtype=float)
+    base = samples if settings["weights"] == "samples" else (samples > 0).astype(float)
+    counted = base > 0
+    norms = np.array([r["norm"] for r in reports])
+    losses = np.array([r["loss"] for r in reports])
+    rates = np.array([r["learning_rate"] * r["steps"] for r in reports])
+    slopes = norms / rates
+
+    if settings["kind"] == "dynamic-weighted":
+        loss_limit, norm_limit = settings["loss_limit"], settings["norm_limit"]
+        if settings["relative"]:
+            loss_limit *= lower_median(losses[counted])
+            norm_limit *= lower_median(slopes[counted])
+        suspect = (losses > loss_limit) | (slopes > norm_limit)
+        base = np.where(suspect, base * settings["penalty"], base)
+
+    if settings["clip"] == "none":
+        clips = np.ones(len(reports))
+    else:
+        limit = lower_median(norms[counted]) if settings["clip"] == "median" else settings["clip"]
+        clips = np.minimum(1.0, limit / norms)
+    return base, clips
+
+
+def rule_case(rng, kind, weights, clip, relative):
+    count = int(rng.integers(4, 9))
+    updates = rng.normal(size=(count, LENGTH)) * rng.uniform(0.1, 12.0, size=(count, 1))
+    reports = [
+        {
+            "samples": int(rng.integers(1, 300)),
+            "loss": float(rng.uniform(0.1, 3.5)),
+            "steps": int(rng.integers(5, 60)),
+            "learning_rate": float(rng.choice([0.1, 0.25, 1.0])),
+            "norm": float(np.linalg.norm(update)),
+        }
+        for update in updates
+    ]
+    reports[1]["samples"] = 0
+    settings = {
+        "kind": kind,
+        "weights": weights,
+        "clip": clip,
+        "loss_limit": 1.2 if relative else 2.0,
+        "norm_limit": 1.5 if relative else 5.0,
+        "penalty": 0.3,
+        "relative": relative,
+    }
+    base, clips = weights_of(settings, reports)
+    mean = (base[:, None] * clips[:, None] * updates).sum(axis=0) / base.sum()
+    return {
+        "settings": settings,
+        "reports": reports,
+        "updates": updates.tolist(),
+        "weights": base.tolist(),
+        "clips": clips.tolist(),
+        "mean": mean.tolist(),
+    }
+
+
+def outer_case(rng, optimizer, rate, momentum):
+    means = rng.normal(size=(6, LENGTH))
+    velocity, steps = np.zeros(LENGTH), []
+    for mean in means:
+        if optimizer == "sgd":
+            step = rate * mean
+        else:
+            velocity = momentum * velocity + mean
+            step = rate * (velocity if optimizer == "momentum" else mean + momentum * velocity)
+        steps.append(step.tolist())
+    return {
+        "optimizer": optimizer,
+        "learning_rate": rate,
+        "momentum": momentum,
+        "means": means.tolist(),
+        "steps": steps,
+    }
+
+
+def rounded(value):
+    """Nine digits: enough for a relative tolerance of 1e-5, short enough to read."""
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    if isinstance(value, list):
+        return [rounded(v) for v in value]
+    if isinstance(value, dict):
+        return {k: rounded(v) for k, v in value.items()}
+    return value
+
+
+def main():
+    rng = np.random.default_rng(20240611)
+    rules = [
+        rule_case(rng, "fedavg", "samples", "none", False),
+        rule_case(rng, "fedavg", "equal", "none", False),
+        rule_case(rng, "fedavg", "samples", "median", False),
+        rule_case(rng, "fedavg", "samples", 4.5, False),
+        rule_case(rng, "dynamic-weighted", "samples", "median", False),
+        rule_case(rng, "dynamic-weighted", "equal", "none", False),
+        rule_case(rng, "dynamic-weighted", "samples", "median", True),
+        rule_case(rng, "dynamic-weighted", "equal", 2.0, True),
+    ]
+    outers = [
+        outer_case(rng, "sgd", 1.0, 0.0),
+        outer_case(rng, "sgd", 0.7, 0.9),
+        outer_case(rng, "momentum", 0.7, 0.9),
+        outer_case(rng, "nesterov", 0.7, 0.9),
+        outer_case(rng, "nesterov", 1.0, 0.5),
+    ]
+    print('{"rules": [')
+    print(",\n".join(json.dumps(rounded(case)) for case in rules))
+    print('], "outers": [')
+    print(",\n".join(json.dumps(rounded(case)) for case in outers))
+    print("]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,6 @@
+//! The real protocol in virtual time, with faults.
+
+#![allow(clippy::unwrap_used, reason = "tests say with a panic what went wrong")]
+
+mod dropout;
+mod seeds;

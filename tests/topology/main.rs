@@ -1,0 +1,8 @@
+//! What a topology file may say, and what is answered when it may not.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod broken;
+mod faults;
+mod good;
+mod mutated;
