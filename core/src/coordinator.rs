@@ -292,7 +292,10 @@ impl Coordinator {
                 }
                 // While nothing is weighed a newer word replaces the older one: the node was restarted and has trained again.
                 let replaces = current.phase == Phase::Reports
-                    && current.reports.get(&node).is_some_and(|known| *known != report);
+                    && current
+                        .reports
+                        .get(&node)
+                        .is_some_and(|known| *known != report);
                 if current.refused.contains_key(&node)
                     || (current.reports.contains_key(&node) && !replaces)
                 {
@@ -520,7 +523,6 @@ impl Coordinator {
         ));
         self.check(cx);
     }
-
 }
 
 impl Machine for Coordinator {
@@ -528,6 +530,11 @@ impl Machine for Coordinator {
     type Effect = Effect;
 
     fn handle(&mut self, message: Message, cx: &mut Context<'_, Effect>) {
+        let closes = self.current.as_ref().map(|current| current.deadline);
+        if closes.is_some_and(|deadline| deadline < cx.now()) {
+            // A timer may be late; a round accepts nothing after its deadline all the same.
+            self.check(cx);
+        }
         match message {
             Message::Start(committed) => {
                 self.began = Some(cx.now());

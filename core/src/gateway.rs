@@ -181,8 +181,11 @@ impl Current {
                 let node = &weighed.weight.node;
                 let export = self.exports.get(node)?;
                 let report = export.report.as_ref()?;
-                (report.norm.to_bits() == weighed.norm.to_bits())
-                    .then_some((node, &weighed.weight, export))
+                (report.norm.to_bits() == weighed.norm.to_bits()).then_some((
+                    node,
+                    &weighed.weight,
+                    export,
+                ))
             })
     }
 }
@@ -259,6 +262,11 @@ impl Gateway {
         })));
         self.adopted = None;
         self.tell_adopted(cx);
+    }
+
+    /// The open round.
+    fn round(&self) -> Option<Round> {
+        self.current.as_ref().map(|current| current.open.round)
     }
 
     fn reachable(&self) -> impl Iterator<Item = &NodeId> {
@@ -338,6 +346,14 @@ impl Gateway {
 
     fn on_open(&mut self, cx: &mut Context<'_, Effect>, open: Open) {
         let (base_round, base) = (open.base_round, open.base);
+        if self
+            .model
+            .as_ref()
+            .is_some_and(|model| model.round >= open.round)
+        {
+            // An echo: that round is committed.
+            return;
+        }
         match &mut self.current {
             // An echo from before a reconnection.
             Some(current) if open.round < current.open.round => return,
@@ -368,7 +384,12 @@ impl Gateway {
         let gone: Vec<NodeId> = open
             .cohort
             .into_iter()
-            .filter(|node| current.tries.get(node).is_some_and(|tries| *tries > TRIES_MAX))
+            .filter(|node| {
+                current
+                    .tries
+                    .get(node)
+                    .is_some_and(|tries| *tries > TRIES_MAX)
+            })
             .collect();
         for node in gone {
             cx.effect(Effect::Tell(Control::TrainingFailed {
@@ -398,32 +419,25 @@ impl Gateway {
             Control::Commit(Commit {
                 round, base, hash, ..
             }) => {
-                if self
-                    .current
-                    .as_ref()
-                    .is_some_and(|current| current.open.round <= round)
-                {
+                if self.round().is_some_and(|open| open <= round) {
                     self.current = None;
                 }
                 self.obtain(cx, round, Some(base), hash);
                 self.tell_adopted(cx);
             }
             Control::Abort { round, reason } => {
-                if self
-                    .current
-                    .as_ref()
-                    .is_some_and(|current| current.open.round == round)
-                {
-                    self.current = None;
-                    for node in &self.present {
-                        cx.effect(Effect::Member(
-                            node.clone(),
-                            Control::Drop {
-                                round,
-                                reason: reason.clone(),
-                            },
-                        ));
-                    }
+                if self.round() != Some(round) {
+                    return;
+                }
+                self.current = None;
+                for node in &self.present {
+                    cx.effect(Effect::Member(
+                        node.clone(),
+                        Control::Drop {
+                            round,
+                            reason: reason.clone(),
+                        },
+                    ));
                 }
             }
             Control::Finish { reason } => {
@@ -488,11 +502,7 @@ impl Gateway {
             }
             Control::Exported(exported) => self.on_exported(cx, node, exported),
             Control::Failed { round, reason } => {
-                if self
-                    .current
-                    .as_ref()
-                    .is_some_and(|current| current.open.round == round)
-                {
+                if self.round() == Some(round) {
                     self.unreadable(cx, &node, &reason);
                 } else if let Some(model) = self.model.clone().filter(|model| model.round >= round)
                 {

@@ -17,7 +17,9 @@ impl Coordinator {
         if self.ending.is_some() {
             return;
         }
-        let Some(current) = &self.current else { return };
+        let Some(current) = &self.current else {
+            return self.open_next(cx);
+        };
         match current.phase {
             Phase::Reports => self.check_reports(cx),
             Phase::Contributions => self.check_contributions(cx),
@@ -53,11 +55,8 @@ impl Coordinator {
             return self.weigh(cx);
         }
         let able = current.cohort.iter().filter(|node| current.may_count(node));
-        if !is_met(&self.plan, current, able) {
-            let reason = format!(
-                "the quorum cannot be met any more: {}",
-                current.complaints()
-            );
+        if !is_met(&self.plan, current, able.clone()) {
+            let reason = current.hopeless(&self.plan, able);
             return self.abort(cx, reason);
         }
         // The second gate lies before the deadline, too: the grace leaves it a quarter of the round's time.
@@ -110,11 +109,8 @@ impl Coordinator {
             .filter(|node| !current.failed.contains_key(*node))
             .chain(inside.iter().copied())
             .chain(on_the_way);
-        if !is_met(&self.plan, current, able) {
-            let reason = format!(
-                "the quorum cannot be met any more: {}",
-                current.complaints()
-            );
+        if !is_met(&self.plan, current, able.clone()) {
+            let reason = current.hopeless(&self.plan, able);
             return self.abort(cx, reason);
         }
         if !quorum {
@@ -279,7 +275,8 @@ impl Coordinator {
         }
         cx.effect(Effect::Record(Box::new(record)));
         self.failed_in_a_row += 1;
-        self.open_next(cx);
+        // In a step of its own: first this round's record, then the next round's opening.
+        cx.wake_at(cx.now());
     }
 
     /// Forgets the open round without an outcome: it is not over, only this run is.

@@ -93,7 +93,10 @@ impl Current {
             || self.failed.contains_key(node)
     }
 
-    pub(super) fn weights_of<'a>(&'a self, domain: &'a DomainId) -> impl Iterator<Item = &'a Weight> {
+    pub(super) fn weights_of<'a>(
+        &'a self,
+        domain: &'a DomainId,
+    ) -> impl Iterator<Item = &'a Weight> {
         self.weights
             .iter()
             .filter(move |weight| weight.node.domain() == *domain)
@@ -221,13 +224,32 @@ impl Current {
         }
     }
 
+    /// Why a round will not be, whatever still comes.
+    pub(super) fn hopeless<'a>(
+        &self,
+        plan: &Plan,
+        able: impl Iterator<Item = &'a NodeId>,
+    ) -> String {
+        let able: BTreeSet<&NodeId> = able.collect();
+        let from: BTreeSet<DomainId> = able.iter().map(|node| node.domain()).collect();
+        let (nodes, domains) = needed(plan, self);
+        let mut reason = format!(
+            "the quorum cannot be met any more: at most {} of {nodes} nodes from {} of {domains} domains can count",
+            able.len(),
+            from.len(),
+        );
+        if !self.complaints().is_empty() {
+            reason = format!("{reason} ({})", self.complaints());
+        }
+        reason
+    }
+
     /// What a round lacks at its deadline.
     pub(super) fn shortfall(&self, plan: &Plan) -> String {
         let (what, have): (&str, BTreeSet<&NodeId>) = match self.phase {
             Phase::Contributions => (
                 "contributions",
-                self
-                    .noted
+                self.noted
                     .values()
                     .flat_map(|noted| &noted.members)
                     .collect(),
@@ -278,7 +300,11 @@ pub(super) fn needed(plan: &Plan, current: &Current) -> (usize, usize) {
     }
 }
 
-pub(super) fn is_met<'a>(plan: &Plan, current: &Current, nodes: impl Iterator<Item = &'a NodeId>) -> bool {
+pub(super) fn is_met<'a>(
+    plan: &Plan,
+    current: &Current,
+    nodes: impl Iterator<Item = &'a NodeId>,
+) -> bool {
     let nodes: BTreeSet<&NodeId> = nodes.collect();
     let domains: BTreeSet<DomainId> = nodes.iter().map(|node| node.domain()).collect();
     let (needed_nodes, needed_domains) = needed(plan, current);

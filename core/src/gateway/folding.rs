@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{ATTEMPTS_MAX, Effect, FAILURES_MAX, Folding, Gather, Gateway, Weighed};
+use super::{ATTEMPTS_MAX, Effect, FAILURES_MAX, Folding, Gateway, Gather, Weighed};
 use crate::aggregate::Weight;
 use crate::event::Event;
 use crate::fold;
@@ -100,9 +100,9 @@ impl Gateway {
                 current.answered && !current.closed && current.fold.is_none(),
             ),
         };
-        let more = current.terms().any(|(node, ..)| {
-            !inside.is_some_and(|inside| inside.contains(node))
-        });
+        let more = current
+            .terms()
+            .any(|(node, ..)| !inside.is_some_and(|inside| inside.contains(node)));
         if may && more {
             self.fold(cx);
         }
