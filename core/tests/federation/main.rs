@@ -3,7 +3,8 @@
 
 mod check;
 mod faults;
-mod plan;
+#[path = "../../src/plan/samples.rs"]
+mod samples;
 mod work;
 mod world;
 
@@ -12,9 +13,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use tombolo_core::event::RoundState;
-use tombolo_core::ids::{DomainId, Round};
-use tombolo_core::plan::{Plan, Quorum};
+use tombolo_core::ids::{self, DomainId, Round};
+use tombolo_core::plan::{self, Plan, Quorum};
 use tombolo_core::rng::Rng;
+use tombolo_core::tensor;
 use tombolo_core::time::Micros;
 
 use world::{Happening, World};
@@ -36,7 +38,7 @@ fn no_fault_breaks_an_invariant_and_every_run_ends() {
 #[test]
 fn without_faults_everybody_is_counted_in_every_round() {
     for seed in 0..10 {
-        let mut plan = plan::plan(&[3, 1, 2]);
+        let mut plan = samples::plan(&[3, 1, 2]);
         plan.rounds = 4;
         plan.seed = 1;
         let mut world = World::new(plan, seed);
@@ -93,7 +95,7 @@ fn random_plan(rng: &mut Rng) -> Plan {
     let domains = 1 + rng.below(3) as usize;
     let sizes: Vec<usize> = (0..domains).map(|_| 1 + rng.below(3) as usize).collect();
     let total: usize = sizes.iter().sum();
-    let mut plan = plan::plan(&sizes);
+    let mut plan = samples::plan(&sizes);
     plan.seed = rng.below(10);
     plan.rounds = 6 + rng.below(30);
     if rng.below(2) == 0 {

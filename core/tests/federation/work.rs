@@ -15,7 +15,7 @@ use tombolo_core::wire::{
     RegionRef, SliceMeasure, Train,
 };
 
-use crate::plan::layout;
+use crate::samples::layout;
 use crate::world::{Content, Happening, Label, World, initial, label};
 
 /// Region keys: each node uses the same memory again and again, as the actors do.

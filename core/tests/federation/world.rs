@@ -21,7 +21,7 @@ use tombolo_core::time::Micros;
 use tombolo_core::wire::{Control, RegionRef};
 
 use crate::check::Checker;
-use crate::plan::layout;
+use crate::samples::layout;
 
 /// A label: what stands for a tensor.
 pub type Label = Hash;

@@ -1,10 +1,10 @@
-//! Plans for pure federations, for these tests and for the machines' own.
+//! Small plans, for tests of the machines one by one and all together (`tests/federation/`).
 
 use std::time::Duration;
 
-use tombolo_core::ids::{DomainId, NodeId};
-use tombolo_core::plan::*;
-use tombolo_core::tensor::Layout;
+use crate::ids::{DomainId, NodeId};
+use crate::plan::*;
+use crate::tensor::Layout;
 
 /// A plan of domains `d0`, `d1`, ... with so many nodes each; the first node of `d0` coordinates.
 pub fn plan(sizes: &[usize]) -> Plan {
