@@ -23,3 +23,8 @@ pub use tombolo_core as core;
 pub use tombolo_core::event::RoundRecord as Round;
 
 pub use tombolo_actors as actors;
+
+/// The code of README.md is compiled and run like any example.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -67,6 +67,9 @@ pub enum CheckpointError {
     Taken(Round),
 }
 
+/// The outer optimizer's state: flat slices by name.
+pub type OuterState = Vec<(String, Vec<f32>)>;
+
 /// How a round ended, durably.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CommitRecord {
@@ -108,7 +111,7 @@ pub struct Loaded {
     /// Its elements; none if every round so far was aborted, so that the model is still the initial one.
     pub model: Option<Slab>,
     /// The outer optimizer's state by name.
-    pub outer: Vec<(String, Vec<f32>)>,
+    pub outer: OuterState,
 }
 
 /// A state to be written.
@@ -120,7 +123,7 @@ pub struct State {
     /// The model after it.
     pub model: Slab,
     /// The outer optimizer's state after it.
-    pub outer: Vec<(String, Vec<f32>)>,
+    pub outer: OuterState,
 }
 
 /// What it takes.
@@ -302,7 +305,7 @@ impl Store {
         &self,
         folder: &str,
         layout: &Layout,
-    ) -> Result<(Slab, Vec<(String, Vec<f32>)>), CheckpointError> {
+    ) -> Result<(Slab, OuterState), CheckpointError> {
         let manifest: Manifest = self.json(&format!("{folder}/{MANIFEST}"))?;
         let verified = |name: &str| -> Result<Vec<u8>, CheckpointError> {
             let path = format!("{folder}/{name}");

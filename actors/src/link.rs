@@ -4,7 +4,7 @@
 //! connection's session: a plain task that shakes hands, reads frames and hands them to the node with back-pressure, writes frames, serves
 //! what the peer fetches from the node's [`Shelf`], and notes every sign of life for the heartbeat.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -37,6 +37,10 @@ const REDIAL_FIRST: Duration = Duration::from_millis(50);
 const REDIAL_MOST: Duration = Duration::from_secs(2);
 /// Fetches of ours that may be open at one peer: a model, a step and a contribution, twice.
 const FETCHES_MAX: usize = 6;
+/// Offered objects whose streams wait here for somebody to fetch them; each holds at most a stream's window. The oldest goes first.
+const OFFERS_MAX: usize = 2;
+/// Marks tags of offers, to tell them from tags of fetches.
+const OFFER: u64 = 1 << 63;
 
 /// Tensor objects that peers may fetch from this node.
 #[derive(Debug, Clone, Default)]
@@ -142,6 +146,10 @@ pub enum Message {
     Send(Control),
     /// Fetch an object.
     Fetch(Object, Reply<Result<Incoming, FetchError>>),
+    /// Start to send an object that the peer is about to fetch.
+    Offer(Object),
+    /// From the session: the peer sends an object under that tag.
+    Offered(u64, Object),
     /// A connection to the peer stands; the newest one counts.
     Attach(Connection),
     /// Dialling failed.
@@ -220,6 +228,14 @@ pub struct Link {
     redial: Duration,
     tag: u64,
     fetches: BTreeMap<u64, Reply<Result<Incoming, FetchError>>>,
+    offers: VecDeque<Offer>,
+}
+
+/// An object that the peer sends unasked.
+struct Offer {
+    tag: u64,
+    object: Object,
+    begun: Option<Incoming>,
 }
 
 impl Link {
@@ -234,6 +250,7 @@ impl Link {
             redial: REDIAL_FIRST,
             tag: 0,
             fetches: BTreeMap::new(),
+            offers: VecDeque::new(),
         }
     }
 
@@ -252,6 +269,14 @@ impl Link {
             // A peer that does not keep up is cut off; it is told everything anew when it is back.
             Err(reason) => self.close(&reason),
         }
+    }
+
+    fn take_offer(&mut self, object: Object) -> Option<Offer> {
+        let index = self
+            .offers
+            .iter()
+            .position(|offer| offer.object == object)?;
+        self.offers.remove(index)
     }
 
     fn close(&mut self, reason: &str) {
@@ -293,6 +318,7 @@ impl Link {
         for (_, reply) in std::mem::take(&mut self.fetches) {
             reply.send(Err(FetchError::Closed(self.setup.peer.clone())));
         }
+        self.offers.clear();
         self.setup.wire.replace(None);
         if std::mem::take(&mut self.up) {
             let (node, peer) = (self.setup.stage.node.clone(), self.setup.peer.clone());
@@ -360,11 +386,46 @@ impl Actor for Link {
                 if self.fetches.len() >= FETCHES_MAX {
                     return reply.send(Err(FetchError::Busy(self.setup.peer.clone())));
                 }
+                if let Some(offer) = self.take_offer(object) {
+                    match offer.begun {
+                        Some(incoming) => reply.send(Ok(incoming)),
+                        // Its stream is on the way.
+                        None => drop(self.fetches.insert(offer.tag, reply)),
+                    }
+                    return;
+                }
                 self.tag += 1;
                 self.fetches.insert(self.tag, reply);
                 self.push(&Control::Fetch {
                     tag: self.tag,
                     object,
+                });
+            }
+            Message::Offer(object) => {
+                let connection = self.setup.wire.connection().filter(|_| self.up);
+                if let (Some(connection), Some(bytes)) = (connection, self.setup.shelf.find(object))
+                {
+                    self.tag += 1;
+                    let tag = OFFER | self.tag;
+                    // The stream lives and dies with the connection, and so must the word of it.
+                    let offer =
+                        codec::encode(&Control::Offer { tag, object }).expect("a short message");
+                    if self.setup.durable.memory().push_once(offer.into()).is_err() {
+                        return;
+                    }
+                    self.setup.durable.wake.notify_one();
+                    send_object(&self.setup, &connection, tag, object, bytes);
+                }
+            }
+            Message::Offered(tag, object) => {
+                self.take_offer(object);
+                if self.offers.len() >= OFFERS_MAX {
+                    self.offers.pop_front();
+                }
+                self.offers.push_back(Offer {
+                    tag,
+                    object,
+                    begun: None,
                 });
             }
             Message::Attach(connection) => self.attach(connection),
@@ -417,7 +478,10 @@ impl Actor for Link {
             Message::Begins(tag, incoming) => {
                 if let Some(reply) = self.fetches.remove(&tag) {
                     reply.send(Ok(incoming));
+                } else if let Some(offer) = self.offers.iter_mut().find(|offer| offer.tag == tag) {
+                    offer.begun = Some(incoming);
                 }
+                // Otherwise nobody wants it any more: dropping the stream tells the sender to stop.
             }
         }
     }
@@ -549,6 +613,13 @@ impl Session<'_> {
                 .map_err(|error| format!("a frame of {}: {error}", setup.peer))?;
             match control {
                 Control::Fetch { tag, object } => self.serve(tag, object),
+                Control::Offer { tag, object } => {
+                    let offered = Message::Offered(OFFER | tag, object);
+                    self.own
+                        .tell(offered)
+                        .await
+                        .map_err(|error| error.to_string())?;
+                }
                 Control::Missing { tag, reason } => {
                     self.own
                         .tell(Message::Missing(tag, reason))
@@ -567,9 +638,9 @@ impl Session<'_> {
         }
     }
 
-    /// Serves a fetch on a stream of its own. quinn bounds how many streams the peer lets us open, and each holds only a reference.
+    /// Serves a fetch on a stream of its own.
     fn serve(&self, tag: u64, object: Object) {
-        let (setup, connection) = (self.setup.clone(), self.connection.clone());
+        let setup = self.setup;
         let Some(bytes) = setup.shelf.find(object) else {
             let reason = format!("{object:?} is not on the shelf of {}", setup.stage.node);
             let missing =
@@ -579,26 +650,7 @@ impl Session<'_> {
             }
             return;
         };
-        tokio::task::spawn_local(async move {
-            let sent = async {
-                let mut stream = connection.open_uni().await?;
-                let header = ObjectHeader {
-                    tag,
-                    len: bytes.len() as u64,
-                };
-                stream.write_all(&header.to_bytes()).await?;
-                stream.write_chunk(bytes).await?;
-                stream
-                    .finish()
-                    .map_err(|_| quinn::WriteError::ClosedStream)?;
-                // The stream must live until its data has been received.
-                stream.stopped().await.ok();
-                Ok::<(), quinn::WriteError>(())
-            };
-            if let Err(error) = sent.await {
-                tracing::debug!(peer = %setup.peer, ?object, %error, "object was not sent");
-            }
-        });
+        send_object(setup, self.connection, tag, object, bytes);
     }
 
     async fn write(
@@ -608,7 +660,6 @@ impl Session<'_> {
     ) -> Result<std::convert::Infallible, String> {
         let durable = &self.setup.durable;
         loop {
-            let mut wrote = false;
             loop {
                 let next = durable.memory().next_frame();
                 let Some((header, message)) = next else { break };
@@ -618,16 +669,13 @@ impl Session<'_> {
                 send.write_chunk(message)
                     .await
                     .map_err(|error| error.to_string())?;
-                wrote = true;
             }
             tokio::select! {
                 biased;
                 () = durable.wake.notified() => {}
                 () = acknowledge.notified() => {
-                    if !wrote || durable.memory().waiting() == 0 {
-                        let header = durable.memory().acknowledgement();
-                        send.write_all(&header.to_bytes()).await.map_err(|error| error.to_string())?;
-                    }
+                    let header = durable.memory().acknowledgement();
+                    send.write_all(&header.to_bytes()).await.map_err(|error| error.to_string())?;
                 }
             }
         }
@@ -663,6 +711,31 @@ impl Session<'_> {
             self.setup.wire.note_life(self.setup.stage.env.now());
         }
     }
+}
+
+/// Sends an object on a stream of its own. quinn bounds how many streams the peer lets us open, and each holds only a reference.
+fn send_object(setup: &Setup, connection: &Connection, tag: u64, object: Object, bytes: Bytes) {
+    let (connection, peer) = (connection.clone(), setup.peer.clone());
+    tokio::task::spawn_local(async move {
+        let sent = async {
+            let mut stream = connection.open_uni().await?;
+            let header = ObjectHeader {
+                tag,
+                len: bytes.len() as u64,
+            };
+            stream.write_all(&header.to_bytes()).await?;
+            stream.write_chunk(bytes).await?;
+            stream
+                .finish()
+                .map_err(|_| quinn::WriteError::ClosedStream)?;
+            // The stream must live until its data has been received.
+            stream.stopped().await.ok();
+            Ok::<(), quinn::WriteError>(())
+        };
+        if let Err(error) = sent.await {
+            tracing::debug!(%peer, ?object, %error, "object was not sent");
+        }
+    });
 }
 
 /// Whether two sides may talk; if not, why, naming both values.

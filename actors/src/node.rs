@@ -158,6 +158,15 @@ impl Node {
         }
     }
 
+    /// Starts to send an object before it is asked for; its stream waits at the other side within the stream's window.
+    fn offer(&self, peer: &NodeId, object: Object) {
+        let company = self.setup.company.get();
+        if let Some(link) = company.and_then(|company| company.links.get(peer)) {
+            // If it cannot be taken, the peer fetches.
+            let _ = link.post(link::Message::Offer(object));
+        }
+    }
+
     // ---- life ----
 
     fn prepare(&mut self, cx: &mut Cx<Self>) {
@@ -278,6 +287,12 @@ impl Node {
         match effect {
             gateway::Effect::Tell(control) => {
                 let coordinator = self.setup.stage.plan.coordinator.clone();
+                if let Control::Contribute(contribution) = &control {
+                    self.offer(
+                        &coordinator,
+                        Object::Contribution(contribution.round, contribution.attempt),
+                    );
+                }
                 self.send(&coordinator, control);
             }
             gateway::Effect::Member(node, control) => self.send(&node, control),
@@ -939,10 +954,16 @@ async fn fetch(setup: &Setup, object: Object) -> Result<Stream, String> {
         .get()
         .and_then(|company| company.links.get(coordinator));
     let link = link.ok_or_else(|| format!("there is no link to {coordinator}"))?;
-    let incoming = link
-        .ask(|reply| link::Message::Fetch(object, reply))
-        .await
-        .map_err(|error| error.to_string())?;
+    let stall = setup.stage.plan.heartbeat.every * STALL_PERIODS;
+    let incoming = tokio::select! {
+        biased;
+        incoming = link.ask(|reply| link::Message::Fetch(object, reply)) => {
+            incoming.map_err(|error| error.to_string())?
+        }
+        () = setup.stage.env.sleep(stall) => {
+            return Err(format!("{object:?} did not begin to come within {stall:?}"));
+        }
+    };
     incoming
         .map(Stream::There)
         .map_err(|error| error.to_string())

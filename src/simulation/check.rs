@@ -59,14 +59,12 @@ pub(super) fn violations(plan: &Plan, events: &[(Micros, Event)]) -> Vec<String>
             }
             Event::ModelAdopted {
                 node, round, hash, ..
-            } => {
-                if models.get(round).is_some_and(|committed| committed != hash) {
-                    found.push(format!(
-                        "MODEL-1: {node} adopted {hash:?} for round {round}, committed was {:?}",
-                        models[round]
-                    ));
-                }
-            }
+            } => match models.get(round) {
+                Some(committed) if committed != hash => found.push(format!(
+                    "MODEL-1: {node} adopted {hash:?} for round {round}, committed was {committed:?}"
+                )),
+                _ => {}
+            },
             _ => {}
         }
     }

@@ -2,5 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests say with a panic what went wrong")]
 
+mod checkpoint;
 mod dropout;
 mod seeds;
+mod storm;
