@@ -13,7 +13,7 @@ use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use dashmap::DashMap;
 use quinn::{Connection, RecvStream, SendStream, VarInt};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::node;
 use crate::quic;
@@ -37,6 +37,9 @@ const REDIAL_FIRST: Duration = Duration::from_millis(50);
 const REDIAL_MOST: Duration = Duration::from_secs(2);
 /// Fetches of ours that may be open at one peer: a model, a step and a contribution, twice.
 const FETCHES_MAX: usize = 6;
+
+/// Fetches of the peer that are served at once; a peer that keeps to [`FETCHES_MAX`] never sees this limit.
+const SERVES_MAX: usize = 16;
 
 /// Tensor objects that peers may fetch from this node.
 #[derive(Debug, Clone, Default)]
@@ -158,11 +161,27 @@ pub enum Message {
     Begins(u64, Incoming),
 }
 
-/// What a link keeps while its actor is rebuilt.
-#[derive(Debug, Default)]
+/// What a link keeps while its actor is rebuilt. Numbers of sessions and fetches go on, so that no answer to the actor before is taken for
+/// one to this.
+#[derive(Debug)]
 pub struct Durable {
     memory: Mutex<Memory>,
     wake: Notify,
+    sessions: AtomicU64,
+    tags: AtomicU64,
+    serves: Arc<Semaphore>,
+}
+
+impl Default for Durable {
+    fn default() -> Self {
+        Durable {
+            memory: Mutex::default(),
+            wake: Notify::new(),
+            sessions: AtomicU64::new(0),
+            tags: AtomicU64::new(0),
+            serves: Arc::new(Semaphore::new(SERVES_MAX)),
+        }
+    }
 }
 
 impl Durable {
@@ -218,7 +237,6 @@ pub struct Link {
     sessions: u64,
     up: bool,
     redial: Duration,
-    tag: u64,
     fetches: BTreeMap<u64, Reply<Result<Incoming, FetchError>>>,
 }
 
@@ -232,12 +250,11 @@ impl Link {
             sessions: 0,
             up: false,
             redial: REDIAL_FIRST,
-            tag: 0,
             fetches: BTreeMap::new(),
         }
     }
 
-    fn push(&mut self, control: &Control) {
+    fn push(&mut self, cx: &mut Cx<Self>, control: &Control) {
         let pushed = codec::encode(control)
             .map_err(|error| error.to_string())
             .and_then(|bytes| {
@@ -250,22 +267,19 @@ impl Link {
         match pushed {
             Ok(()) => self.setup.durable.wake.notify_one(),
             // A peer that does not keep up is cut off; it is told everything anew when it is back.
-            Err(reason) => self.close(&reason),
+            Err(reason) => {
+                *self.setup.durable.memory() = Memory::default();
+                if let Some(connection) = self.setup.wire.connection() {
+                    connection.close(VarInt::from_u32(1), reason.as_bytes());
+                }
+                self.down(&reason);
+                self.dial_later(cx);
+            }
         }
-    }
-
-    fn close(&mut self, reason: &str) {
-        self.session = None;
-        *self.setup.durable.memory() = Memory::default();
-        if let Some(connection) = self.setup.wire.connection() {
-            connection.close(VarInt::from_u32(1), reason.as_bytes());
-        }
-        let session = self.sessions;
-        let _ = self.own.post(Message::Down(session, reason.to_owned()));
     }
 
     fn attach(&mut self, connection: Connection) {
-        self.sessions += 1;
+        self.sessions = self.setup.durable.sessions.fetch_add(1, Ordering::Relaxed) + 1;
         let session = self.sessions;
         if let Some(old) = self.setup.wire.connection() {
             old.close(VarInt::from_u32(2), b"replaced by a newer connection");
@@ -301,7 +315,7 @@ impl Link {
                 peer: peer.clone(),
                 reason: reason.to_owned(),
             });
-            let _ = self.setup.node.post(node::Message::LinkDown(peer));
+            self.setup.node.deliver(node::Message::LinkDown(peer));
         }
     }
 
@@ -324,10 +338,9 @@ impl Link {
 
     fn dial(&self) {
         if self.session.is_none() {
-            let _ = self
-                .setup
+            self.setup
                 .quic
-                .post(quic::Message::Dial(self.setup.peer.clone()));
+                .deliver(quic::Message::Dial(self.setup.peer.clone()));
         }
     }
 }
@@ -337,22 +350,20 @@ impl Actor for Link {
     const NAME: &'static str = "Link";
 
     fn started(&mut self, _: &mut Cx<Self>) {
-        // A connection that outlived the actor before this one is taken over: what was in flight is in the memory.
-        match self.setup.wire.connection() {
-            Some(old) => {
-                old.close(VarInt::from_u32(4), b"the link is rebuilt");
-                self.up = true;
-                self.down("the link is rebuilt");
-                self.dial();
-            }
-            None if self.setup.dials() => self.dial(),
-            None => {}
+        // A connection that outlived the actor before this one is replaced: what was in flight is in the memory.
+        if let Some(old) = self.setup.wire.connection() {
+            old.close(VarInt::from_u32(4), b"the link is rebuilt");
+            self.up = true;
+            self.down("the link is rebuilt");
+        }
+        if self.setup.dials() {
+            self.dial();
         }
     }
 
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
         match message {
-            Message::Send(control) => self.push(&control),
+            Message::Send(control) => self.push(cx, &control),
             Message::Fetch(object, reply) => {
                 if !self.up {
                     return reply.send(Err(FetchError::Closed(self.setup.peer.clone())));
@@ -360,12 +371,9 @@ impl Actor for Link {
                 if self.fetches.len() >= FETCHES_MAX {
                     return reply.send(Err(FetchError::Busy(self.setup.peer.clone())));
                 }
-                self.tag += 1;
-                self.fetches.insert(self.tag, reply);
-                self.push(&Control::Fetch {
-                    tag: self.tag,
-                    object,
-                });
+                let tag = self.setup.durable.tags.fetch_add(1, Ordering::Relaxed) + 1;
+                self.fetches.insert(tag, reply);
+                self.push(cx, &Control::Fetch { tag, object });
             }
             Message::Attach(connection) => self.attach(connection),
             Message::DialFailed(reason) => {
@@ -374,10 +382,8 @@ impl Actor for Link {
             }
             Message::Announce => {
                 if self.up {
-                    let _ = self
-                        .setup
-                        .node
-                        .post(node::Message::LinkUp(self.setup.peer.clone()));
+                    let peer = self.setup.peer.clone();
+                    self.setup.node.deliver(node::Message::LinkUp(peer));
                 }
             }
             Message::Up(session, peer) => {
@@ -396,7 +402,7 @@ impl Actor for Link {
                     node,
                     peer: to.clone(),
                 });
-                let _ = self.setup.node.post(node::Message::LinkUp(to));
+                self.setup.node.deliver(node::Message::LinkUp(to));
             }
             Message::Down(session, reason) => {
                 if self.sessions != session {
@@ -538,48 +544,57 @@ impl Session<'_> {
                 .await
                 .map_err(|error| error.to_string())?;
             setup.wire.note_life(setup.stage.env.now());
-            let new = setup.durable.memory().on_frame(header);
-            if header.sequence > 0 {
-                acknowledge.notify_one();
+            if header.sequence == 0 {
+                setup.durable.memory().on_frame(header);
+                continue;
             }
+            let control: Control = match codec::decode(&payload) {
+                Ok(control) => control,
+                Err(error) => {
+                    // Once is enough: sent again it would be no better.
+                    setup.durable.memory().on_frame(header);
+                    return Err(format!("a frame of {}: {error}", setup.peer));
+                }
+            };
+            // The place first: a message counts as received once nothing can come between it and the node any more.
+            let place = setup.node.reserve().await;
+            let place = place.map_err(|error| error.to_string())?;
+            let new = setup.durable.memory().on_frame(header);
+            acknowledge.notify_one();
             if !new {
                 continue;
             }
-            let control: Control = codec::decode(&payload)
-                .map_err(|error| format!("a frame of {}: {error}", setup.peer))?;
             match control {
-                Control::Fetch { tag, object } => self.serve(tag, object),
+                Control::Fetch { tag, object } => self.serve(tag, object)?,
                 Control::Missing { tag, reason } => {
                     self.own
                         .tell(Message::Missing(tag, reason))
                         .await
                         .map_err(|error| error.to_string())?;
                 }
-                control => {
-                    let inbound = node::Message::Inbound(setup.peer.clone(), control);
-                    setup
-                        .node
-                        .tell(inbound)
-                        .await
-                        .map_err(|error| error.to_string())?;
-                }
+                control => place.fill(node::Message::Inbound(setup.peer.clone(), control)),
             }
         }
     }
 
-    /// Serves a fetch on a stream of its own. quinn bounds how many streams the peer lets us open, and each holds only a reference.
-    fn serve(&self, tag: u64, object: Object) {
+    /// Serves a fetch on a stream of its own.
+    fn serve(&self, tag: u64, object: Object) -> Result<(), String> {
         let (setup, connection) = (self.setup.clone(), self.connection.clone());
-        let Some(bytes) = setup.shelf.find(object) else {
+        let (found, permit) = (
+            setup.shelf.find(object),
+            setup.durable.serves.clone().try_acquire_owned(),
+        );
+        let (Some(bytes), Ok(permit)) = (found, permit) else {
             let reason = format!("{object:?} is not on the shelf of {}", setup.stage.node);
             let missing =
                 codec::encode(&Control::Missing { tag, reason }).expect("a short message");
-            if setup.durable.memory().push(missing.into()).is_ok() {
-                setup.durable.wake.notify_one();
-            }
-            return;
+            let pushed = setup.durable.memory().push(missing.into());
+            setup.durable.wake.notify_one();
+            // Whoever asked must hear something: if only that the connection ended.
+            return pushed.map_err(|full| full.to_string());
         };
         tokio::task::spawn_local(async move {
+            let _permit = permit;
             let sent = async {
                 let mut stream = connection.open_uni().await?;
                 let header = ObjectHeader {
@@ -599,6 +614,7 @@ impl Session<'_> {
                 tracing::debug!(peer = %setup.peer, ?object, %error, "object was not sent");
             }
         });
+        Ok(())
     }
 
     async fn write(

@@ -18,7 +18,7 @@ use crate::wire::{
 };
 
 /// Starts of one round's fold. More than the members that can fail one after another in a round worth finishing.
-const ATTEMPTS_MAX: Attempt = 64;
+pub const ATTEMPTS_MAX: Attempt = 64;
 
 /// How often one member's failed order is given again within a round.
 const TRIES_MAX: u32 = 3;
