@@ -6,6 +6,7 @@ mod node;
 mod output;
 mod run;
 mod schema;
+mod sim;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -73,6 +74,8 @@ enum Command {
     Run(run::Run),
     /// Run one node of a federation; the others run elsewhere.
     Node(node::Node),
+    /// Run a federation in virtual time, from a seed, with the same code.
+    Sim(sim::Sim),
     /// Check a topology: every mistake at once.
     Check(check::Check),
     /// Print the JSON schema of the topology, for editors.
@@ -106,6 +109,7 @@ pub fn main() -> ExitCode {
     let exit = match arguments.command {
         Command::Run(command) => command.run(&common),
         Command::Node(command) => command.run(&common),
+        Command::Sim(command) => command.run(&common),
         Command::Check(command) => command.run(&common),
         Command::Schema(command) => command.run(),
         Command::New(command) => command.run(&common),

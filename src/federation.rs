@@ -75,7 +75,8 @@ impl From<Diagnosis> for FederationError {
     }
 }
 
-type UserTrainer = Arc<dyn Fn(&NodeId) -> Box<dyn Trainer> + Send + Sync>;
+/// Makes a user's trainers.
+pub(crate) type UserTrainer = Arc<dyn Fn(&NodeId) -> Box<dyn Trainer> + Send + Sync>;
 
 /// Builds a federation from a topology.
 ///
@@ -94,7 +95,8 @@ pub struct Federation {
     resume: bool,
 }
 
-enum Source {
+/// Where a topology comes from.
+pub(crate) enum Source {
     Path(PathBuf),
     Text {
         name: String,
@@ -104,7 +106,17 @@ enum Source {
 }
 
 impl Source {
-    fn load(&self, options: &Options) -> Result<Plan, Diagnosis> {
+    /// Text whose relative paths resolve against `folder`.
+    pub(crate) fn text(text: &str, folder: impl AsRef<Path>) -> Self {
+        Source::Text {
+            name: "topology".to_owned(),
+            text: text.to_owned(),
+            folder: folder.as_ref().to_owned(),
+        }
+    }
+
+    /// Reads and checks it.
+    pub(crate) fn load(&self, options: &Options) -> Result<Plan, Diagnosis> {
         match self {
             Source::Path(path) => topology::load_with(path, options),
             Source::Text { name, text, folder } => {
@@ -114,7 +126,7 @@ impl Source {
     }
 
     /// The rule that the file names, so that it may be registered after the file was read.
-    fn named_rule(&self) -> Vec<String> {
+    pub(crate) fn named_rule(&self) -> Vec<String> {
         let text = match self {
             Source::Path(path) => std::fs::read_to_string(path).unwrap_or_default(),
             Source::Text { text, .. } => text.clone(),
@@ -141,12 +153,7 @@ impl Federation {
     /// # Errors
     /// [`FederationError::Topology`] with every mistake.
     pub fn from_toml(text: &str, folder: impl AsRef<Path>) -> Result<Self, FederationError> {
-        let (name, text) = ("topology".to_owned(), text.to_owned());
-        Self::from_source(Source::Text {
-            name,
-            text,
-            folder: folder.as_ref().to_owned(),
-        })
+        Self::from_source(Source::text(text, folder))
     }
 
     fn from_source(source: Source) -> Result<Self, FederationError> {

@@ -1,6 +1,7 @@
 //! Tombolo joins islands of compute into one training federation.
 //!
 //! * [`Federation`]: the way in. Reads a topology, starts its nodes, follows the run.
+//! * [`Simulation`]: the same federation in virtual time, with faults, from a seed.
 //! * [`topology`]: one TOML file, checked; every mistake at once.
 //! * [`identity`]: certificates and who may speak for whom.
 //! * [`learn`]: the built-in data, models and partitions.
@@ -12,10 +13,18 @@ pub mod federation;
 pub mod identity;
 pub mod learn;
 pub mod sim;
+pub mod simulation;
 pub mod topology;
 pub mod world;
 
 pub use federation::{Federation, FederationError, Report, Running};
+pub use simulation::Simulation;
 pub use tombolo_core as core;
+pub use tombolo_core::event::RoundRecord as Round;
 
 pub use tombolo_actors as actors;
+
+/// The code of README.md is compiled and run like any example.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

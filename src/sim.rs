@@ -4,11 +4,11 @@
 //! as the machine computes: whenever everyone waits, the clock jumps to the next thing that happens. Every choice derives from the seed,
 //! so that equal seeds give equal traces (SEED-1), and a failure is replayed by running its seed again.
 //!
-//! - [`network`]: sockets, links, timers and the clock.
-//! - [`link`], [`trace`]: what a path does to datagrams; what happened.
-//! - [`socket`]: the network as quinn sees it.
-//! - [`runner`]: the root future, with the limits that end every simulation.
-//! - [`env`], [`files`]: one node's view of the world, and its disk.
+//! - `network`: sockets, links, timers and the clock.
+//! - `link`, `trace`: what a path does to datagrams; what happened.
+//! - `socket`: the network as quinn sees it.
+//! - `runner`: the root future, with the limits that end every simulation.
+//! - `env`, `files`: one node's view of the world, and its disk.
 
 mod env;
 mod files;

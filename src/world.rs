@@ -3,11 +3,11 @@
 //! A [`World`] owns two actix arbiters, one for what talks across the WAN and one for everything else, and a bounded pool of threads for
 //! work that blocks. [`World::env`] gives each node its [`Env`]; what a node starts through it ends with [`World::stop`].
 //!
-//! - [`scope`]: a node's tasks on one thread.
-//! - [`offload`]: the pool.
-//! - [`files`]: a folder that keeps its promises through crashes.
-//! - [`address`]: how nodes find each other.
-//! - [`socket`], [`emulate`]: UDP, and paths that `run` makes worse on purpose.
+//! - `scope`: a node's tasks on one thread.
+//! - `offload`: the pool.
+//! - `files`: a folder that keeps its promises through crashes.
+//! - `address`: how nodes find each other.
+//! - `socket`, `emulate`: UDP, and paths that `run` makes worse on purpose.
 #![expect(
     clippy::disallowed_methods,
     reason = "this is the seam to clocks, threads and arbiters"

@@ -68,6 +68,9 @@ pub enum CheckpointError {
     Taken(Round),
 }
 
+/// The outer optimizer's state: flat slices by name.
+pub type OuterState = Vec<(String, Vec<f32>)>;
+
 /// How a round ended, durably.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CommitRecord {
@@ -109,7 +112,7 @@ pub struct Loaded {
     /// Its elements; none if every round so far was aborted, so that the model is still the initial one.
     pub model: Option<Slab>,
     /// The outer optimizer's state by name.
-    pub outer: Vec<(String, Vec<f32>)>,
+    pub outer: OuterState,
 }
 
 /// An outer optimizer that is written while nobody steps it.
@@ -306,7 +309,7 @@ impl Store {
         &self,
         folder: &str,
         layout: &Layout,
-    ) -> Result<(Slab, Vec<(String, Vec<f32>)>), CheckpointError> {
+    ) -> Result<(Slab, OuterState), CheckpointError> {
         let manifest: Manifest = self.json(&format!("{folder}/{MANIFEST}"))?;
         let verified = |name: &str| -> Result<Vec<u8>, CheckpointError> {
             let path = format!("{folder}/{name}");

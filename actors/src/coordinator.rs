@@ -203,6 +203,14 @@ impl Coordinator {
     fn perform(&mut self, cx: &mut Cx<Self>, effect: Effect) {
         match effect {
             Effect::Tell(domain, control) => self.tell(&domain, control),
+            Effect::Offer(domain, round) => {
+                let gateway = self.gateway(&domain);
+                let link = gateway.and_then(|gateway| self.setup.links.get(&gateway));
+                if let Some(link) = link {
+                    // If it cannot be taken, the gateway fetches.
+                    let _ = link.post(link::Message::Offer(Object::Step(round)));
+                }
+            }
             Effect::Weigh(round, reports) => {
                 let aggregate = self.setup.aggregate.clone();
                 let answer = async move {

@@ -17,7 +17,7 @@ use crate::identity::Identity;
 use crate::link::{self, Link, Shelf, Wire};
 use crate::node::{self, Company, Node};
 use crate::quic::{self, Quic};
-use crate::shell::{Handle, Stage, supervise};
+use crate::shell::{Handle, Stage, TellError, supervise};
 use crate::slab::Pool;
 use crate::verbs::{self, Fabric, Verbs};
 use tombolo_core::event::Event;
@@ -91,6 +91,41 @@ impl Crew {
     pub fn close(&self, reason: &str) {
         self.endpoint
             .close(quinn::VarInt::from_u32(0), reason.as_bytes());
+    }
+
+    /// Makes an actor of this node panic, by its type's name; for `Link` and `Heartbeat` all of them.
+    ///
+    /// # Errors
+    /// A queue is full, or there is no actor of that name here.
+    pub fn inject_panic(&self, actor: &str, reason: &str) -> Result<(), TellError> {
+        match actor {
+            "Node" => self.node.inject_panic(reason),
+            "Quic" => self.quic.inject_panic(reason),
+            "Verbs" => self.verbs.inject_panic(reason),
+            "Collective" => self.collective.inject_panic(reason),
+            "Checkpoint" => self.checkpoint.inject_panic(reason),
+            "Link" => self
+                .links
+                .values()
+                .try_for_each(|link| link.inject_panic(reason)),
+            "Heartbeat" => self
+                .heartbeats
+                .values()
+                .try_for_each(|heartbeat| heartbeat.inject_panic(reason)),
+            "Coordinator" => self
+                .coordinator
+                .as_ref()
+                .map_or(Err(TellError::Stopped), |handle| {
+                    handle.inject_panic(reason)
+                }),
+            "Aggregate" => self
+                .aggregate
+                .as_ref()
+                .map_or(Err(TellError::Stopped), |handle| {
+                    handle.inject_panic(reason)
+                }),
+            _ => Err(TellError::Stopped),
+        }
     }
 
     /// Waits until what was said last has been sent.

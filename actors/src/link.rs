@@ -4,7 +4,7 @@
 //! connection's session: a plain task that shakes hands, reads frames and hands them to the node with back-pressure, writes frames, serves
 //! what the peer fetches from the node's [`Shelf`], and notes every sign of life for the heartbeat.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use dashmap::DashMap;
 use quinn::{Connection, RecvStream, SendStream, VarInt};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::node;
 use crate::quic;
@@ -37,6 +37,10 @@ const REDIAL_FIRST: Duration = Duration::from_millis(50);
 const REDIAL_MOST: Duration = Duration::from_secs(2);
 /// Fetches of ours that may be open at one peer: a model, a step and a contribution, twice.
 const FETCHES_MAX: usize = 6;
+/// Offered objects whose streams wait here for somebody to fetch them; each holds at most a stream's window. The oldest goes first.
+const OFFERS_MAX: usize = 2;
+/// Marks tags of offers, to tell them from tags of fetches.
+const OFFER: u64 = 1 << 63;
 
 /// Fetches of the peer that are served at once; a peer that keeps to [`FETCHES_MAX`] never sees this limit.
 const SERVES_MAX: usize = 16;
@@ -145,6 +149,10 @@ pub enum Message {
     Send(Control),
     /// Fetch an object.
     Fetch(Object, Reply<Result<Incoming, FetchError>>),
+    /// Start to send an object that the peer is about to fetch.
+    Offer(Object),
+    /// From the session: the peer sends an object under that tag.
+    Offered(u64, Object),
     /// A connection to the peer stands; the newest one counts.
     Attach(Connection),
     /// Dialling failed.
@@ -238,6 +246,15 @@ pub struct Link {
     up: bool,
     redial: Duration,
     fetches: BTreeMap<u64, Reply<Result<Incoming, FetchError>>>,
+    offers: VecDeque<Offer>,
+}
+
+/// An object that the peer sends unasked.
+struct Offer {
+    tag: u64,
+    /// Not known yet if its stream was quicker than the word of it.
+    object: Option<Object>,
+    begun: Option<Incoming>,
 }
 
 impl Link {
@@ -251,6 +268,7 @@ impl Link {
             up: false,
             redial: REDIAL_FIRST,
             fetches: BTreeMap::new(),
+            offers: VecDeque::new(),
         }
     }
 
@@ -276,6 +294,37 @@ impl Link {
                 self.dial_later(cx);
             }
         }
+    }
+
+    fn take_offer(&mut self, object: Object) -> Option<Offer> {
+        let index = self
+            .offers
+            .iter()
+            .position(|offer| offer.object == Some(object))?;
+        self.offers.remove(index)
+    }
+
+    /// Keeps an offer for whoever fetches it; the oldest goes.
+    fn keep_offer(&mut self, offer: Offer) {
+        if self.offers.len() >= OFFERS_MAX {
+            self.offers.pop_front();
+        }
+        self.offers.push_back(offer);
+    }
+
+    fn fetch(
+        &mut self,
+        cx: &mut Cx<Self>,
+        object: Object,
+        reply: Reply<Result<Incoming, FetchError>>,
+    ) {
+        let tag = self.next_tag();
+        self.fetches.insert(tag, reply);
+        self.push(cx, &Control::Fetch { tag, object });
+    }
+
+    fn next_tag(&self) -> u64 {
+        self.setup.durable.tags.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     fn attach(&mut self, connection: Connection) {
@@ -307,6 +356,7 @@ impl Link {
         for (_, reply) in std::mem::take(&mut self.fetches) {
             reply.send(Err(FetchError::Closed(self.setup.peer.clone())));
         }
+        self.offers.clear();
         self.setup.wire.replace(None);
         if std::mem::take(&mut self.up) {
             let (node, peer) = (self.setup.stage.node.clone(), self.setup.peer.clone());
@@ -371,9 +421,47 @@ impl Actor for Link {
                 if self.fetches.len() >= FETCHES_MAX {
                     return reply.send(Err(FetchError::Busy(self.setup.peer.clone())));
                 }
-                let tag = self.setup.durable.tags.fetch_add(1, Ordering::Relaxed) + 1;
-                self.fetches.insert(tag, reply);
-                self.push(cx, &Control::Fetch { tag, object });
+                match self.take_offer(object) {
+                    Some(Offer {
+                        begun: Some(incoming),
+                        ..
+                    }) => reply.send(Ok(incoming)),
+                    Some(Offer { tag, .. }) => {
+                        // Its stream is on the way, unless the connection that carried it is gone: then it is fetched after all.
+                        self.fetches.insert(tag, reply);
+                        let wait = self.setup.stage.plan.heartbeat.every;
+                        later(cx, self.setup.stage.env.sleep(wait), move |link, (), cx| {
+                            if let Some(reply) = link.fetches.remove(&tag) {
+                                link.fetch(cx, object, reply);
+                            }
+                        });
+                    }
+                    None => self.fetch(cx, object, reply),
+                }
+            }
+            Message::Offer(object) => {
+                let connection = self.setup.wire.connection().filter(|_| self.up);
+                let found = self.setup.shelf.find(object);
+                let permit = self.setup.durable.serves.clone().try_acquire_owned();
+                // If it cannot be sent now, the peer fetches it.
+                if let (Some(connection), Some(bytes), Ok(permit)) = (connection, found, permit) {
+                    let tag = OFFER | self.next_tag();
+                    self.push(cx, &Control::Offer { tag, object });
+                    send_object(&self.setup, &connection, tag, object, bytes, permit);
+                }
+            }
+            Message::Offered(tag, object) => {
+                let quick = self.offers.iter_mut().find(|offer| offer.tag == tag);
+                if let Some(offer) = quick {
+                    offer.object = Some(object);
+                } else {
+                    self.take_offer(object);
+                    self.keep_offer(Offer {
+                        tag,
+                        object: Some(object),
+                        begun: None,
+                    });
+                }
             }
             Message::Attach(connection) => self.attach(connection),
             Message::DialFailed(reason) => {
@@ -423,7 +511,16 @@ impl Actor for Link {
             Message::Begins(tag, incoming) => {
                 if let Some(reply) = self.fetches.remove(&tag) {
                     reply.send(Ok(incoming));
+                } else if let Some(offer) = self.offers.iter_mut().find(|offer| offer.tag == tag) {
+                    offer.begun = Some(incoming);
+                } else if tag & OFFER != 0 {
+                    self.keep_offer(Offer {
+                        tag,
+                        object: None,
+                        begun: Some(incoming),
+                    });
                 }
+                // Otherwise nobody wants it any more: dropping the stream tells the sender to stop.
             }
         }
     }
@@ -566,6 +663,13 @@ impl Session<'_> {
             }
             match control {
                 Control::Fetch { tag, object } => self.serve(tag, object)?,
+                Control::Offer { tag, object } => {
+                    let offered = Message::Offered(OFFER | tag, object);
+                    self.own
+                        .tell(offered)
+                        .await
+                        .map_err(|error| error.to_string())?;
+                }
                 Control::Missing { tag, reason } => {
                     self.own
                         .tell(Message::Missing(tag, reason))
@@ -579,7 +683,7 @@ impl Session<'_> {
 
     /// Serves a fetch on a stream of its own.
     fn serve(&self, tag: u64, object: Object) -> Result<(), String> {
-        let (setup, connection) = (self.setup.clone(), self.connection.clone());
+        let setup = self.setup;
         let (found, permit) = (
             setup.shelf.find(object),
             setup.durable.serves.clone().try_acquire_owned(),
@@ -593,27 +697,7 @@ impl Session<'_> {
             // Whoever asked must hear something: if only that the connection ended.
             return pushed.map_err(|full| full.to_string());
         };
-        tokio::task::spawn_local(async move {
-            let _permit = permit;
-            let sent = async {
-                let mut stream = connection.open_uni().await?;
-                let header = ObjectHeader {
-                    tag,
-                    len: bytes.len() as u64,
-                };
-                stream.write_all(&header.to_bytes()).await?;
-                stream.write_chunk(bytes).await?;
-                stream
-                    .finish()
-                    .map_err(|_| quinn::WriteError::ClosedStream)?;
-                // The stream must live until its data has been received.
-                stream.stopped().await.ok();
-                Ok::<(), quinn::WriteError>(())
-            };
-            if let Err(error) = sent.await {
-                tracing::debug!(peer = %setup.peer, ?object, %error, "object was not sent");
-            }
-        });
+        send_object(setup, self.connection, tag, object, bytes, permit);
         Ok(())
     }
 
@@ -624,7 +708,6 @@ impl Session<'_> {
     ) -> Result<std::convert::Infallible, String> {
         let durable = &self.setup.durable;
         loop {
-            let mut wrote = false;
             loop {
                 let next = durable.memory().next_frame();
                 let Some((header, message)) = next else { break };
@@ -634,16 +717,13 @@ impl Session<'_> {
                 send.write_chunk(message)
                     .await
                     .map_err(|error| error.to_string())?;
-                wrote = true;
             }
             tokio::select! {
                 biased;
                 () = durable.wake.notified() => {}
                 () = acknowledge.notified() => {
-                    if !wrote || durable.memory().waiting() == 0 {
-                        let header = durable.memory().acknowledgement();
-                        send.write_all(&header.to_bytes()).await.map_err(|error| error.to_string())?;
-                    }
+                    let header = durable.memory().acknowledgement();
+                    send.write_all(&header.to_bytes()).await.map_err(|error| error.to_string())?;
                 }
             }
         }
@@ -679,6 +759,39 @@ impl Session<'_> {
             self.setup.wire.note_life(self.setup.stage.env.now());
         }
     }
+}
+
+/// Sends an object on a stream of its own. quinn bounds how many streams the peer lets us open, and each holds only a reference.
+fn send_object(
+    setup: &Setup,
+    connection: &Connection,
+    tag: u64,
+    object: Object,
+    bytes: Bytes,
+    permit: OwnedSemaphorePermit,
+) {
+    let (connection, peer) = (connection.clone(), setup.peer.clone());
+    tokio::task::spawn_local(async move {
+        let _permit = permit;
+        let sent = async {
+            let mut stream = connection.open_uni().await?;
+            let header = ObjectHeader {
+                tag,
+                len: bytes.len() as u64,
+            };
+            stream.write_all(&header.to_bytes()).await?;
+            stream.write_chunk(bytes).await?;
+            stream
+                .finish()
+                .map_err(|_| quinn::WriteError::ClosedStream)?;
+            // The stream must live until its data has been received.
+            stream.stopped().await.ok();
+            Ok::<(), quinn::WriteError>(())
+        };
+        if let Err(error) = sent.await {
+            tracing::debug!(%peer, ?object, %error, "object was not sent");
+        }
+    });
 }
 
 /// Whether two sides may talk; if not, why, naming both values.

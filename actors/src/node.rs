@@ -159,6 +159,15 @@ impl Node {
         self.gateway_of_mine == *self.me()
     }
 
+    /// Starts to send an object before it is asked for; its stream waits at the other side within the stream's window.
+    fn offer(&self, peer: &NodeId, object: Object) {
+        let company = self.setup.company.get();
+        if let Some(link) = company.and_then(|company| company.links.get(peer)) {
+            // If it cannot be taken, the peer fetches.
+            let _ = link.post(link::Message::Offer(object));
+        }
+    }
+
     // ---- life ----
 
     /// Makes the bench; until it is there messages wait in the queue.
@@ -284,6 +293,12 @@ impl Node {
         match effect {
             gateway::Effect::Tell(control) => {
                 let coordinator = self.setup.stage.plan.coordinator.clone();
+                if let Control::Contribute(contribution) = &control {
+                    self.offer(
+                        &coordinator,
+                        Object::Contribution(contribution.round, contribution.attempt),
+                    );
+                }
                 self.send(&coordinator, control);
             }
             gateway::Effect::Member(node, control) => self.send(&node, control),

@@ -21,6 +21,8 @@ use tombolo_core::plan::Plan;
 const HANDSHAKES_MAX: usize = 256;
 /// How long a handshake may take.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// How long one attempt to dial may take: a fresh attempt gets through a healed path sooner than the back-off of an old one.
+const DIAL_LIMIT: Duration = Duration::from_secs(4);
 /// Bytes of one fetched object that may be in flight to us: two bandwidth-delay products of 200 Mbit/s at 150 ms.
 const STREAM_WINDOW: u32 = 8 << 20;
 /// Bytes in flight over a whole connection.
@@ -236,7 +238,7 @@ impl Quic {
                         Ok(connection) => return Ok(connection),
                         Err(error) => reasons.push(format!("{address}: {error}")),
                     },
-                    () = env.sleep(HANDSHAKE_LIMIT) => reasons.push(format!("{address}: no handshake within {HANDSHAKE_LIMIT:?}")),
+                    () = env.sleep(DIAL_LIMIT) => reasons.push(format!("{address}: no handshake within {DIAL_LIMIT:?}")),
                 }
             }
             Err(if reasons.is_empty() {

@@ -119,7 +119,7 @@ pub fn authorize(
             )
         }
         // The link handles these itself.
-        Control::Fetch { .. } | Control::Missing { .. } => (
+        Control::Fetch { .. } | Control::Offer { .. } | Control::Missing { .. } => (
             Part::Fabric,
             "a link's message",
             "nobody through a node",

@@ -88,6 +88,8 @@ pub struct Outcome {
 pub enum Effect {
     /// Send to a domain's gateway.
     Tell(DomainId, Control),
+    /// Send the step of a round along with the word that it is committed, so that it need not be asked for.
+    Offer(DomainId, Round),
     /// Ask the aggregator; answer with [`Message::Weighed`].
     Weigh(Round, Vec<Report>),
     /// Write durably; answer with [`Message::Noted`].
@@ -846,6 +848,7 @@ impl Coordinator {
         self.adaptive.on_round(current.arrivals);
         let joined: Vec<DomainId> = self.joined().cloned().collect();
         for domain in joined {
+            cx.effect(Effect::Offer(domain.clone(), round));
             cx.effect(Effect::Tell(domain, Control::Commit(commit.clone())));
         }
         self.announced = Some(commit);

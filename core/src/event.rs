@@ -54,6 +54,13 @@ pub struct RoundRecord {
     pub elapsed_s: f64,
 }
 
+impl RoundRecord {
+    /// Whether the round ended with a commit, of everyone or of a quorum.
+    pub fn is_committed(&self) -> bool {
+        self.state != RoundState::Aborted
+    }
+}
+
 /// A past fact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -148,6 +155,7 @@ pub enum Event {
     ModelAdopted {
         node: NodeId,
         round: Round,
+        hash: Hash,
         healed: bool,
     },
     /// An actor panicked and is being rebuilt.

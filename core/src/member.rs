@@ -171,6 +171,7 @@ impl Machine for Member {
                         cx.report(Event::ModelAdopted {
                             node: self.node.clone(),
                             round: model.round,
+                            hash: model.hash,
                             healed,
                         });
                         cx.effect(Effect::Tell(Control::Holds {

@@ -307,6 +307,10 @@ pub enum Control {
         tag: u64,
         object: Object,
     },
+    Offer {
+        tag: u64,
+        object: Object,
+    },
     Missing {
         tag: u64,
         reason: String,

@@ -41,11 +41,7 @@ impl Display {
     pub fn on_event(&mut self, event: &Event) {
         match event {
             Event::Round(record) => self.on_round(record),
-            Event::Finished(finished) => {
-                if self.format == Format::Json {
-                    print_line(&Event::Finished(finished.clone()));
-                }
-            }
+            Event::Finished(_) if self.format == Format::Json => print_line(event),
             Event::RoundOpened { round, cohort, .. } => {
                 self.waiting = format!("0 of {} reports", cohort.len());
                 self.bar

@@ -37,10 +37,7 @@ impl Run {
         let runtime = match runtime() {
             Ok(runtime) => runtime,
             Err(error) => {
-                return refuse(
-                    common,
-                    tombolo::FederationError::Machine(error.to_string()),
-                );
+                return refuse(common, tombolo::FederationError::Machine(error.to_string()));
             }
         };
         runtime.block_on(async {

@@ -1,8 +1,11 @@
 //! Writes events into `events.jsonl`, one object a line, off the arbiters.
+//!
+//! A file that has grown long is compressed (snappy's frame format, which `snzip -d` and every snappy library reads) to
+//! `events.jsonl.1.sz`, then `.2.sz` and so on; the oldest goes when there are too many. So the log of a long run stays bounded.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -12,8 +15,11 @@ use tombolo_core::event::Event;
 /// Events that may wait for the disk; beyond that they are counted and left out, since a slow disk must not slow a round.
 const WAITING_MAX: usize = 16 * 1024;
 
-/// The file's size beyond which only round records are written.
-const BYTES_MAX: u64 = 64 << 20;
+/// The file's size beyond which it is compressed and begun anew.
+const BYTES_MAX: u64 = 16 << 20;
+
+/// Compressed files kept.
+const OLD_MAX: u32 = 8;
 
 /// The writer's thread.
 #[derive(Debug)]
@@ -57,8 +63,11 @@ impl Recorder {
             lines,
             left_out: left_out.clone(),
         };
-        let thread =
-            crate::world::thread("tombolo-events", move || write(file, &receiver, &left_out))?;
+        let thread = crate::world::thread("tombolo-events", move || {
+            if let Err(error) = write(&path, file, &receiver, &left_out, BYTES_MAX) {
+                tracing::error!(%error, "events are no longer recorded");
+            }
+        })?;
         Ok(Recorder { sender, thread })
     }
 
@@ -76,31 +85,93 @@ impl Recorder {
     }
 }
 
-fn write(file: File, receiver: &mpsc::Receiver<Option<Event>>, left_out: &AtomicU64) {
+fn write(
+    path: &Path,
+    file: File,
+    receiver: &mpsc::Receiver<Option<Event>>,
+    left_out: &AtomicU64,
+    bytes_max: u64,
+) -> io::Result<()> {
     let mut size = file.metadata().map_or(0, |metadata| metadata.len());
     let mut file = BufWriter::new(file);
     while let Ok(Some(event)) = receiver.recv() {
-        let important = matches!(event, Event::Round(_) | Event::Finished(_));
-        if size > BYTES_MAX && !important {
-            left_out.fetch_add(1, Ordering::Relaxed);
-            continue;
+        if size > bytes_max {
+            file.flush()?;
+            rotate(path)?;
+            file = BufWriter::new(File::create(path)?);
+            size = 0;
         }
-        let Ok(mut line) = serde_json::to_vec(&event) else {
-            continue;
-        };
+        let mut line = serde_json::to_vec(&event)?;
         line.push(b'\n');
         size += line.len() as u64;
-        let written = file
-            .write_all(&line)
-            .and_then(|()| if important { file.flush() } else { Ok(()) });
-        if let Err(error) = written {
-            tracing::error!(%error, "events are no longer recorded");
-            return;
+        file.write_all(&line)?;
+        if matches!(event, Event::Round(_) | Event::Finished(_)) {
+            file.flush()?;
         }
     }
     let missing = left_out.load(Ordering::Relaxed);
     if missing > 0 {
         tracing::warn!(missing, "events were left out of the record");
     }
-    let _ = file.flush();
+    file.flush()
+}
+
+/// Compresses the file to `.1.sz`, after the older ones have moved up by one.
+fn rotate(path: &Path) -> io::Result<()> {
+    let old = |number: u32| path.with_extension(format!("jsonl.{number}.sz"));
+    for number in (1..OLD_MAX).rev() {
+        if old(number).exists() {
+            std::fs::rename(old(number), old(number + 1))?;
+        }
+    }
+    let mut compressed = snap::write::FrameEncoder::new(File::create(old(1))?);
+    io::copy(&mut File::open(path)?, &mut compressed)?;
+    compressed.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn a_long_log_is_compressed_and_bounded_and_loses_nothing_that_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("events.jsonl");
+        let (sender, receiver) = mpsc::sync_channel(4096);
+        for round in 0..2000 {
+            let event = Event::QuorumReached { round };
+            sender.send(Some(event)).unwrap();
+        }
+        drop(sender);
+        let file = File::create(&path).unwrap();
+        write(&path, file, &receiver, &AtomicU64::new(0), 4000).unwrap();
+
+        let mut text = String::new();
+        for number in (1..=OLD_MAX).rev() {
+            let old = File::open(path.with_extension(format!("jsonl.{number}.sz"))).unwrap();
+            snap::read::FrameDecoder::new(old)
+                .read_to_string(&mut text)
+                .unwrap();
+        }
+        File::open(&path)
+            .unwrap()
+            .read_to_string(&mut text)
+            .unwrap();
+        assert!(!path.with_extension("jsonl.9.sz").exists());
+        let rounds: Vec<u64> = text
+            .lines()
+            .map(|line| serde_json::from_str::<Event>(line).unwrap())
+            .map(|event| match event {
+                Event::QuorumReached { round } => round,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let first = rounds[0];
+        assert!(first > 0, "the oldest are gone");
+        assert!(
+            rounds.iter().copied().eq(first..2000),
+            "the rest is complete and in order"
+        );
+    }
 }

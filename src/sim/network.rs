@@ -1,31 +1,23 @@
 //! Every datagram and every timer of a simulation, in one list ordered by (time, order of arrival).
-//!
-//! Time is tokio's paused clock, in nanoseconds since the start. Tokio moves that clock in whole milliseconds to its next timer; the
-//! network moves it to the exact nanosecond of its next event. Both see one time line: when every task waits, tokio calls
-//! [`Network::on_idle`], which
-//!
-//! - moves the clock to the next event and fires it, if it lies inside the current millisecond;
-//! - else asks the root future to keep a tokio timer at the start of that event's millisecond, and lets tokio go there by itself, past
-//!   whichever timers of its own come before.
+
+mod clock;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quinn::udp::EcnCodepoint;
 
 use tombolo_core::ids::NodeId;
 use tombolo_core::rng::Rng;
 
+use clock::Clock;
+
 use super::link::{Fate, Link, LinkModel, LinkStatistics};
 use super::trace::{Noted, Trace, TraceEvent, TraceKind};
-
-/// Tokio's timers lie on this grid, in nanoseconds.
-const TICK: u64 = 1_000_000;
 
 /// What a socket holds for a reader that does not come, as `SO_RCVBUF` does.
 const INBOX_BYTES_MAX: usize = 4 << 20;
@@ -65,13 +57,6 @@ struct Socket {
     inbox: VecDeque<Received>,
     inbox_bytes: usize,
     waker: Option<Waker>,
-}
-
-/// Where the clock stands.
-enum Clock {
-    Before,
-    Running(Instant),
-    Ended(u64),
 }
 
 struct Inner {
@@ -133,28 +118,6 @@ impl Network {
     /// Nanoseconds since the start.
     pub fn now(&self) -> u64 {
         self.lock().now()
-    }
-
-    /// Starts the clock; false if it ran before. Within the paused runtime, before any time has passed on it.
-    pub fn start(&self) -> bool {
-        let mut inner = self.lock();
-        let fresh = matches!(inner.clock, Clock::Before);
-        if fresh {
-            inner.clock = Clock::Running(tokio::time::Instant::now().into_std());
-        }
-        fresh
-    }
-
-    /// Stops the clock and drops whatever is on the way. Hash, events and statistics stay.
-    pub fn end(&self) {
-        let mut inner = self.lock();
-        inner.clock = Clock::Ended(inner.now());
-        let events = std::mem::take(&mut inner.events);
-        let sockets = std::mem::take(&mut inner.sockets);
-        let root = inner.root.take();
-        drop(inner);
-        // Wakers drop tasks, and those may call back.
-        drop((events, sockets, root));
     }
 
     /// Makes a node's name known.
@@ -306,14 +269,6 @@ impl Network {
         drop(event);
     }
 
-    /// Nanoseconds from the start until `instant` of the runtime's clock; 0 if it lies before.
-    pub fn since_start(&self, instant: Instant) -> u64 {
-        match self.lock().clock {
-            Clock::Running(base) => super::nanos(instant.saturating_duration_since(base)),
-            Clock::Before | Clock::Ended(_) => u64::MAX,
-        }
-    }
-
     /// Sets what links without a model of their own do: inside domains, and between them.
     pub fn set_defaults(&self, lan: LinkModel, wan: LinkModel) {
         let mut inner = self.lock();
@@ -375,73 +330,14 @@ impl Network {
             .collect()
     }
 
-    /// Keeps the root future's waker and tells at which nanosecond, on tokio's grid, it must be woken.
-    pub fn root_waits(&self, waker: &Waker) -> Option<u64> {
-        let mut inner = self.lock();
-        if !inner
-            .root
-            .as_ref()
-            .is_some_and(|root| root.will_wake(waker))
-        {
-            inner.root = Some(waker.clone());
-        }
-        inner.awaited
-    }
-
-    /// Called by tokio when every task waits.
-    pub fn on_idle(&self) {
-        let mut woken = Vec::new();
-        {
-            let mut inner = self.lock();
-            if !matches!(inner.clock, Clock::Running(_)) {
-                return;
-            }
-            let now = inner.now();
-            let Some((&(next, _), _)) = inner.events.first_key_value() else {
-                return;
-            };
-            let tick_end = (now / TICK + 1) * TICK;
-            if next < tick_end {
-                move_clock(next.saturating_sub(now));
-                inner.fire(next.max(now), &mut woken);
-            } else {
-                let tick_start = next / TICK * TICK;
-                if !now.is_multiple_of(TICK) {
-                    // Tokio adds whole milliseconds to where the clock stands, and would pass its own timers.
-                    move_clock(tick_end - now);
-                }
-                if inner.awaited != Some(tick_start) {
-                    inner.awaited = Some(tick_start);
-                    woken.extend(inner.root.clone());
-                }
-            }
-        }
-        woken.into_iter().for_each(Waker::wake);
-    }
-}
-
-/// Moves the paused clock. The future does it at its first poll and then yields, which nobody waits for.
-fn move_clock(nanos: u64) {
-    if nanos > 0 {
-        let mut advance = std::pin::pin!(tokio::time::advance(Duration::from_nanos(nanos)));
-        let _ = advance
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()));
+    /// How many events are to come.
+    #[cfg(test)]
+    pub fn pending(&self) -> usize {
+        self.lock().events.len()
     }
 }
 
 impl Inner {
-    fn now(&self) -> u64 {
-        match self.clock {
-            Clock::Before => 0,
-            Clock::Running(base) => {
-                let now = tokio::time::Instant::now().into_std();
-                super::nanos(now.saturating_duration_since(base))
-            }
-            Clock::Ended(at) => at,
-        }
-    }
-
     fn push(&mut self, at: u64, event: Event) -> Key {
         self.sequence += 1;
         let key = (at, self.sequence);

@@ -196,3 +196,39 @@ impl Drop for Timer {
         self.disarm();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::sim::SimWorld;
+
+    #[test]
+    fn a_timer_that_is_reset_or_dropped_leaves_no_event_behind() {
+        let world = SimWorld::new(1);
+        world
+            .run(|world| async move {
+                let network = world.shared.network.clone();
+                let runtime = SimRuntime {
+                    network: network.clone(),
+                    scope: Scope::new(),
+                };
+                let before = network.pending();
+                let at = |seconds| runtime.now() + Duration::from_secs(seconds);
+                let mut timer = runtime.new_timer(at(1));
+                for seconds in 2..100 {
+                    let armed = std::future::poll_fn(|context| {
+                        let poll = timer.as_mut().poll(context);
+                        Poll::Ready(poll.is_pending() && timer.as_mut().poll(context).is_pending())
+                    });
+                    assert!(armed.await);
+                    assert_eq!(network.pending(), before + 1);
+                    timer.as_mut().reset(at(seconds));
+                }
+                drop(timer);
+                assert_eq!(network.pending(), before);
+            })
+            .unwrap();
+    }
+}

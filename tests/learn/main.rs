@@ -1,9 +1,10 @@
-//! The mathematics of training, end to end and without a network: the built-in trainers, the rules, the fold and the outer optimizers
-//! in a plain loop, compared with calculations from outside and with what a run must reach.
+//! What is learned: the built-in trainers, the rules, the fold and the outer optimizers in a plain loop and in a real federation, compared
+//! with calculations from outside and with what a run must reach.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod allocations;
+mod federation;
 mod rules;
 mod schedule;
 mod topology;

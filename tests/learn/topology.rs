@@ -1,4 +1,4 @@
-//! Plans: the defaults of nine nodes, and the reference topologies read with nothing but a TOML parser.
+//! Plans: the defaults of nine nodes, and the reference topologies.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -110,77 +110,17 @@ pub fn outside(name: &str) -> Vec<Outside> {
 
 /// A file of `tests/reference`.
 pub fn file(name: &str) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference");
-    std::fs::read_to_string(folder.join(name)).unwrap()
+    std::fs::read_to_string(reference(name)).unwrap()
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Absent {
-    round: u64,
-    nodes: Vec<NodeId>,
+fn reference(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/reference")
+        .join(name)
 }
 
-/// A reference topology; what it says otherwise than [`defaults`] is read, what the loop cannot do stops the test.
+/// A reference topology, as a run reads it.
 pub fn read(name: &str) -> Plan {
-    let table: toml::Table = file(&format!("{name}.toml")).parse().unwrap();
-    let federation = &table["federation"];
-    let model = &table["model"];
-    let aggregator = &table["aggregator"];
-    let outer = &table["outer"];
-    for (value, expected) in [
-        (&federation["sync_every"], "1 epoch"),
-        (&model["trainer"], "digits-softmax"),
-        (&model["init"], "zeros"),
-        (&model["order"], "sequential"),
-        (&model["partition"]["kind"], "rows"),
-        (&aggregator["weights"], "equal"),
-        (&aggregator["clip"], "none"),
-    ] {
-        assert_eq!(value.as_str(), Some(expected));
-    }
-    let text = |value: &toml::Value| value.as_str().unwrap().to_owned();
-    let number = |value: &toml::Value| value.as_float().unwrap();
-    let whole = |value: &toml::Value| u64::try_from(value.as_integer().unwrap()).unwrap();
-
-    let mut plan = defaults();
-    plan.rounds = whole(&federation["rounds"]);
-    plan.seed = whole(&federation["seed"]);
-    plan.sync_every = SyncEvery::Epochs(1);
-    let absent: Vec<Absent> = table["round"]["absent"].clone().try_into().unwrap();
-    plan.round.absent = absent.into_iter().map(|a| (a.round, a.nodes)).collect();
-    plan.model = ModelPlan {
-        trainer: TrainerKind::DigitsSoftmax,
-        hidden: 0,
-        learning_rate: number(&model["learning_rate"]),
-        batch: whole(&model["batch"]) as usize,
-        init: Init::Zeros,
-        order: Order::Sequential,
-        partition: Partition::Rows(
-            serde_json::from_str(&file(&text(&model["partition"]["file"]))).unwrap(),
-        ),
-    };
-    plan.aggregator.kind = text(&aggregator["kind"]);
-    plan.aggregator.weights = BaseWeights::Equal;
-    plan.aggregator.clip = Clip::None;
-    plan.outer = OuterPlan {
-        optimizer: match outer["optimizer"].as_str() {
-            Some("sgd") => OuterKind::Sgd,
-            Some("nesterov") => OuterKind::Nesterov,
-            other => panic!("{other:?}"),
-        },
-        learning_rate: number(&outer["learning_rate"]),
-        momentum: number(&outer["momentum"]),
-    };
-    plan.domains = table["domain"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|domain| {
-            let nodes: Vec<String> = domain["nodes"].clone().try_into().unwrap();
-            domain_plan(domain["name"].as_str().unwrap(), &nodes)
-        })
-        .collect();
-    plan.coordinator = plan.domains[0].nodes[0].id.clone();
-    plan
+    let file = reference(&format!("{name}.toml"));
+    tombolo::topology::load(&file).unwrap_or_else(|diagnosis| panic!("{diagnosis:#}"))
 }

@@ -12,7 +12,7 @@ use crate::node;
 /// how many events there were, and how many echoes came back.
 fn minute(seed: u64) -> (u64, u64, u64) {
     let world = SimWorld::new(seed);
-    let echoes = world.run(|world| scenario(world)).unwrap();
+    let echoes = world.run(scenario).unwrap();
     (world.trace_hash(), world.event_count(), echoes)
 }
 

@@ -63,7 +63,7 @@ fn a_crash_ends_exactly_that_nodes_tasks_and_a_restart_begins_anew() {
                 (Arc::strong_count(&mine), Arc::strong_count(&theirs)),
                 (4, 4)
             );
-            old.files().replace("kept", b"1").unwrap();
+            old.files().replace("kept", &[b"1"]).unwrap();
             world.crash(&a);
             world.sleep(Duration::from_micros(1)).await;
             assert_eq!(
@@ -72,7 +72,7 @@ fn a_crash_ends_exactly_that_nodes_tasks_and_a_restart_begins_anew() {
             );
             // The dead view is of no use, and does no harm.
             assert!(old.bind("0.0.0.0:1".parse().unwrap()).is_err());
-            assert!(old.files().replace("kept", b"2").is_err());
+            assert!(old.files().replace("kept", &[b"2"]).is_err());
             assert!(old.advertise(&a, "[::1]:1".parse().unwrap()).is_err());
             let late = busy(&old);
             world.sleep(seconds(1)).await;

@@ -43,14 +43,18 @@ fn replace_puts_the_new_file_in_place_of_the_old_and_makes_folders() {
     conform(|kind, files| {
         fails(ErrorKind::NotFound, files.read("a/b/c"), "a/b/c");
         for contents in [&b"one"[..], b"", &[7; 100_000]] {
-            files.replace("a/b/c", contents).unwrap();
+            files.replace("a/b/c", &[contents]).unwrap();
             assert_eq!(files.read("a/b/c").unwrap(), contents, "{kind}");
         }
-        fails(ErrorKind::IsADirectory, files.replace("a/b", b"x"), "a/b");
+        fails(
+            ErrorKind::IsADirectory,
+            files.replace("a/b", &[b"x"]),
+            "a/b",
+        );
         fails(ErrorKind::IsADirectory, files.read("a/b"), "a/b");
         fails(
             ErrorKind::NotADirectory,
-            files.replace("a/b/c/d", b"x"),
+            files.replace("a/b/c/d", &[b"x"]),
             "a/b/c",
         );
         assert_eq!(files.read("a/b/c").unwrap(), [7; 100_000], "{kind}");
@@ -78,7 +82,7 @@ fn of_eight_that_create_a_file_at_once_exactly_one_wins() {
             }
             assert_eq!(files.read(&path).unwrap(), [winners[0] as u8; 5000]);
         }
-        files.replace("folder/x", b"").unwrap();
+        files.replace("folder/x", &[b""]).unwrap();
         fails(
             ErrorKind::AlreadyExists,
             files.create("folder", b""),
@@ -102,7 +106,7 @@ fn append_adds_to_the_end() {
 fn list_is_sorted_and_empty_for_no_folder() {
     conform(|kind, files| {
         for name in ["10", "9", "b", "a", "sub/inner"] {
-            files.replace(&format!("list/{name}"), b"").unwrap();
+            files.replace(&format!("list/{name}"), &[b""]).unwrap();
         }
         assert_eq!(
             files.list("list").unwrap(),
@@ -129,7 +133,7 @@ fn list_is_sorted_and_empty_for_no_folder() {
 fn remove_takes_files_and_whole_folders_and_does_not_mind_if_there_is_none() {
     conform(|kind, files| {
         for name in ["r/a", "r/b/c", "r/b/d"] {
-            files.replace(name, b"x").unwrap();
+            files.replace(name, &[b"x"]).unwrap();
         }
         files.remove("r/b").unwrap();
         assert_eq!(files.list("r").unwrap(), ["a"], "{kind}");
@@ -143,11 +147,11 @@ fn remove_takes_files_and_whole_folders_and_does_not_mind_if_there_is_none() {
 #[test]
 fn rename_moves_a_folder_unless_something_is_there() {
     conform(|kind, files| {
-        files.replace("old/x", b"1").unwrap();
+        files.replace("old/x", &[b"1"]).unwrap();
         files.rename("old", "deep/new").unwrap();
         assert_eq!(files.read("deep/new/x").unwrap(), b"1", "{kind}");
         assert_eq!(files.list("old").unwrap(), [""; 0], "{kind}");
-        files.replace("full/y", b"2").unwrap();
+        files.replace("full/y", &[b"2"]).unwrap();
         fails(
             ErrorKind::DirectoryNotEmpty,
             files.rename("deep/new", "full"),
@@ -167,7 +171,7 @@ fn rename_moves_a_folder_unless_something_is_there() {
             files.rename("full", "full/in"),
             "full",
         );
-        files.replace("file", b"").unwrap();
+        files.replace("file", &[b""]).unwrap();
         fails(
             ErrorKind::NotADirectory,
             files.rename("full", "file"),
@@ -198,7 +202,7 @@ fn paths_that_leave_the_folder_or_touch_its_own_files_are_refused() {
         ] {
             let quoted = format!("{bad:?}");
             fails(ErrorKind::InvalidInput, files.read(bad), &quoted);
-            fails(ErrorKind::InvalidInput, files.replace(bad, b""), &quoted);
+            fails(ErrorKind::InvalidInput, files.replace(bad, &[b""]), &quoted);
             fails(ErrorKind::InvalidInput, files.create(bad, b""), &quoted);
             fails(ErrorKind::InvalidInput, files.append(bad, b""), &quoted);
             fails(ErrorKind::InvalidInput, files.remove(bad), &quoted);
@@ -222,7 +226,7 @@ fn what_a_crash_left_half_written_is_cleared_at_the_next_start() {
         .env(&node("d/a"))
         .unwrap()
         .files()
-        .replace("x", b"1")
+        .replace("x", &[b"1"])
         .unwrap();
     assert_eq!(
         std::fs::read_dir(folder.join(".partial")).unwrap().count(),

@@ -1,0 +1,238 @@
+//! What a node writes down: versions, damage, orphans, and who may end a round.
+
+use std::sync::Arc;
+
+use tombolo::sim::SimWorld;
+use tombolo::topology;
+use tombolo_actors::checkpoint::{Checkpoint, CheckpointError, FORMAT, Loaded, Message, State};
+use tombolo_actors::env::{Class, Files};
+use tombolo_actors::shell::{Census, Handle, Stage, supervise};
+use tombolo_actors::slab::Pool;
+use tombolo_core::event::{RoundRecord, RoundState};
+use tombolo_core::tensor::{Hash, Layout};
+
+const CONFIGURATION: Hash = Hash([7; 32]);
+
+fn layout() -> Layout {
+    Layout::new([("bias", vec![3]), ("weight", vec![2, 2])]).unwrap()
+}
+
+fn record(round: u64, model: &[f32]) -> RoundRecord {
+    RoundRecord {
+        round,
+        epoch: 1,
+        state: RoundState::Committed,
+        reason: String::new(),
+        counted: vec!["hq/a".parse().unwrap()],
+        late: Vec::new(),
+        refused: Vec::new(),
+        accuracy: 0.5,
+        loss: 1.0,
+        weight_norm: 1.0,
+        bytes: 0,
+        bytes_down: 0,
+        bytes_up: 0,
+        model_hash: Hash::of(model),
+        elapsed_s: 0.1,
+    }
+}
+
+fn state(round: u64) -> Box<State> {
+    let mut model = Pool::default().take(7);
+    for (index, element) in model.iter_mut().enumerate() {
+        *element = round as f32 + index as f32 / 8.0;
+    }
+    Box::new(State {
+        record: record(round, &model),
+        tally: (round, 0, 0),
+        model: model.freeze(),
+        outer: vec![("velocity".to_owned(), vec![round as f32; 7])],
+    })
+}
+
+struct Node {
+    files: Arc<dyn Files>,
+    stage: Stage,
+}
+
+impl Node {
+    fn checkpoint(&self, configuration: Hash) -> Handle<Message> {
+        let stage = self.stage.clone();
+        supervise(&self.stage, Class::Node, "hq/a", move |_| {
+            Checkpoint::new(stage.clone(), configuration, Pool::default())
+        })
+    }
+
+    async fn commit(&self, round: u64) -> Result<(), CheckpointError> {
+        let checkpoint = self.checkpoint(CONFIGURATION);
+        let asked = checkpoint.ask(|reply| Message::Commit(layout(), state(round), reply));
+        asked.await.unwrap()
+    }
+
+    async fn load(&self, configuration: Hash) -> Result<Option<Loaded>, CheckpointError> {
+        let checkpoint = self.checkpoint(configuration);
+        checkpoint
+            .ask(|reply| Message::Load(layout(), reply))
+            .await
+            .unwrap()
+    }
+
+    async fn loaded(&self) -> Loaded {
+        self.load(CONFIGURATION)
+            .await
+            .unwrap_or_else(|error| panic!("{error}"))
+            .unwrap()
+    }
+
+    async fn refusal(&self, configuration: Hash) -> CheckpointError {
+        match self.load(configuration).await {
+            Ok(_) => panic!("it was loaded"),
+            Err(error) => error,
+        }
+    }
+}
+
+fn with_node<F: Future<Output = ()> + 'static>(test: impl FnOnce(Node) -> F + 'static) {
+    let text = "[federation]\nname = \"f\"\n[checkpoint]\nevery = 10\n[[domain]]\nname = \"hq\"\nnodes = [\"a\"]\n";
+    let plan = topology::parse("test", text, std::path::Path::new("."))
+        .unwrap_or_else(|diagnosis| panic!("{diagnosis:#}"));
+    let world = SimWorld::new(1);
+    let run = world.run(|world| async move {
+        let node = "hq/a".parse().unwrap();
+        let env = world.env(&node);
+        let stage = Stage {
+            node,
+            env: env.clone(),
+            plan: Arc::new(plan),
+            events: Arc::new(|_| {}),
+            census: Census::default(),
+        };
+        test(Node {
+            files: env.files(),
+            stage,
+        })
+        .await;
+    });
+    run.unwrap();
+}
+
+#[test]
+fn the_newest_committed_state_is_loaded_with_the_optimizer() {
+    with_node(|node| async move {
+        assert!(node.load(CONFIGURATION).await.unwrap().is_none());
+        node.commit(1).await.unwrap();
+        node.commit(2).await.unwrap();
+        let loaded = node.loaded().await;
+        assert_eq!((loaded.round, loaded.last.tally), (2, (2, 0, 0)));
+        let model = loaded.model.unwrap();
+        assert_eq!((model[0], model[6]), (2.0, 2.75));
+        assert_eq!(loaded.outer, [("velocity".to_owned(), vec![2.0; 7])]);
+        // `every = 10`: of the earlier states none is kept, of the records all are.
+        assert_eq!(node.files.list("states").unwrap().len(), 1);
+        assert_eq!(
+            node.files.list("commits").unwrap(),
+            ["000001.json", "000002.json"]
+        );
+    });
+}
+
+/// The model file is what PyTorch and everybody else reads: plain safetensors with the tensors' names and shapes.
+#[test]
+fn a_state_is_plain_safetensors() {
+    with_node(|node| async move {
+        node.commit(1).await.unwrap();
+        let folder = node.files.list("states").unwrap().remove(0);
+        let bytes = node
+            .files
+            .read(&format!("states/{folder}/model.safetensors"))
+            .unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let weight = tensors.tensor("weight").unwrap();
+        assert_eq!(
+            (weight.shape(), weight.dtype()),
+            (&[2, 2][..], safetensors::Dtype::F32)
+        );
+        assert_eq!(&weight.data()[..4], &1.375f32.to_le_bytes());
+    });
+}
+
+#[test]
+fn a_crash_before_the_record_leaves_an_orphan_which_is_removed() {
+    with_node(|node| async move {
+        node.commit(1).await.unwrap();
+        node.files
+            .replace(
+                "states/000002-0123456789abcdef/model.safetensors",
+                &[b"half a mod"],
+            )
+            .unwrap();
+        node.files
+            .replace(
+                "states/partial-000002-0123456789abcdef/model.safetensors",
+                &[b"ha"],
+            )
+            .unwrap();
+        assert_eq!(node.loaded().await.round, 1);
+        assert_eq!(node.files.list("states").unwrap().len(), 1);
+    });
+}
+
+/// ROUND-5.
+#[test]
+fn a_round_is_ended_once_whoever_tries() {
+    with_node(|node| async move {
+        node.commit(1).await.unwrap();
+        assert_eq!(node.commit(1).await, Err(CheckpointError::Taken(1)));
+    });
+}
+
+#[test]
+fn a_damaged_state_is_refused_naming_the_file() {
+    with_node(|node| async move {
+        node.commit(1).await.unwrap();
+        let folder = node.files.list("states").unwrap().remove(0);
+        let path = format!("states/{folder}/model.safetensors");
+        let mut bytes = node.files.read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        node.files.replace(&path, &[&bytes]).unwrap();
+        let refusal = node.refusal(CONFIGURATION).await.to_string();
+        assert!(
+            refusal.contains(&path) && refusal.contains("hash"),
+            "{refusal}"
+        );
+    });
+}
+
+#[test]
+fn a_folder_of_another_configuration_is_refused() {
+    with_node(|node| async move {
+        node.commit(1).await.unwrap();
+        let refusal = node.refusal(Hash([8; 32])).await;
+        assert_eq!(
+            refusal,
+            CheckpointError::OtherRun {
+                expected: Hash([8; 32]),
+                found: CONFIGURATION
+            }
+        );
+    });
+}
+
+/// Moud#29: the format has a version, and another one is refused naming both.
+#[test]
+fn a_record_of_another_format_version_is_refused_naming_both() {
+    with_node(|node| async move {
+        node.commit(1).await.unwrap();
+        let text = String::from_utf8(node.files.read("commits/000001.json").unwrap()).unwrap();
+        let newer = text.replacen(&format!("\"format\": {FORMAT}"), "\"format\": 99", 1);
+        assert_ne!(text, newer);
+        node.files
+            .replace("commits/000001.json", &[newer.as_bytes()])
+            .unwrap();
+        let refusal = node.refusal(CONFIGURATION).await.to_string();
+        assert!(
+            refusal.contains("99") && refusal.contains(&FORMAT.to_string()),
+            "{refusal}"
+        );
+    });
+}

@@ -1,0 +1,7 @@
+//! The real protocol in virtual time, with faults.
+
+#![allow(clippy::unwrap_used, reason = "tests say with a panic what went wrong")]
+
+mod checkpoint;
+mod dropout;
+mod seeds;

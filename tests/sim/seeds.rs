@@ -1,0 +1,98 @@
+//! Many seeds: whatever happens, the run ends, nothing is violated, and the same seed does the same thing again.
+
+use tombolo::simulation::{
+    Simulation, SimulationReport, crash, millis, panic, partition, restart, secs, slow,
+};
+use tombolo_core::rng::Rng;
+
+const SMALL: &str = r#"
+    [federation]
+    name = "reef"
+    rounds = 4
+    sync_every = 3
+    seed = 5
+    [round]
+    quorum = { nodes = 2, domains = 1 }
+    deadline = "20s"
+    grace = "500ms"
+    failed_limit = 5
+    [model]
+    trainer = "digits-softmax"
+    partition = { kind = "iid" }
+    [[domain]]
+    name = "hq"
+    nodes = ["gate", "a"]
+    [[domain]]
+    name = "plant"
+    nodes = ["gate", "c"]
+    [[link]]
+    between = ["hq", "plant"]
+    emulate = { delay = "15ms", jitter = "3ms", loss = "1%" }
+"#;
+
+/// A plan of faults that ends after ten seconds, drawn from the seed.
+fn run(seed: u64) -> SimulationReport {
+    let mut simulation = Simulation::from_toml(SMALL)
+        .unwrap()
+        .seed(seed)
+        .limit(secs(600));
+    let mut rng = Rng::derive(seed, &[b"faults"]);
+    let nodes = ["hq/gate", "hq/a", "plant/gate", "plant/c"];
+    for _ in 0..rng.below(4) {
+        let node = nodes[rng.below(4) as usize];
+        let from = millis(100 + rng.below(4000));
+        let until = from + millis(50 + rng.below(5000));
+        simulation = match rng.below(5) {
+            0 => simulation.at(from, crash(node)).at(until, restart(node)),
+            1 => simulation.between(from, until, partition(["hq"], ["plant"])),
+            2 => simulation.between(from, until, partition(["plant/gate"], ["plant/c"])),
+            3 => simulation.between(from, until, slow(node, 20.0)),
+            _ => {
+                let actors = [
+                    "Node",
+                    "Link",
+                    "Quic",
+                    "Verbs",
+                    "Collective",
+                    "Heartbeat",
+                    "Checkpoint",
+                    "Coordinator",
+                    "Aggregate",
+                ];
+                simulation.at(from, panic(node, actors[rng.below(9) as usize]))
+            }
+        };
+    }
+    simulation
+        .run()
+        .unwrap_or_else(|error| panic!("seed {seed}: {error}"))
+}
+
+/// `TOMBOLO_SEEDS=1000..2000` tries others.
+fn seeds() -> std::ops::Range<u64> {
+    let given = std::env::var("TOMBOLO_SEEDS").ok();
+    let given = given.as_deref().and_then(|text| text.split_once(".."));
+    given.map_or(0..200, |(from, until)| {
+        from.parse().unwrap()..until.parse().unwrap()
+    })
+}
+
+#[test]
+fn two_hundred_seeds_end_well_and_repeat_to_the_last_packet() {
+    for seed in seeds() {
+        let report = run(seed);
+        assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
+        assert_eq!(
+            report.finished.reason,
+            "",
+            "seed {seed}: {:#?}",
+            report.rounds()
+        );
+        let again = run(seed);
+        assert_eq!(report.trace_hash, again.trace_hash, "seed {seed} (SEED-1)");
+        assert_eq!(
+            report.finished.model_hash, again.finished.model_hash,
+            "seed {seed}"
+        );
+    }
+}
