@@ -75,14 +75,16 @@ fn one_of_each_kind() -> Vec<Victim> {
     victims
 }
 
-/// In round k the k-th victim panics at the moment when `moment` is first true of an event of that round.
+/// In each round one victim panics, when `moment` is first true of an event of that round.
 fn rounds_survive(victims: &[Victim], moment: fn(&Event) -> Option<Round>) {
-    let rounds = victims.len() as Round + 1;
+    // The first rounds may be over before anybody listens; the last one is undisturbed.
+    let rounds = victims.len() as Round + 8;
     let toml = topology(rounds, PINNED);
     let (undisturbed, _) = run(&toml, |_| Tiny::new());
     assert!(undisturbed.succeeded());
 
     let (_folder, federation) = federation(&toml);
+    let mut told = Told::default();
     let (report, restarted, done) = within_limit(async {
         let running = federation.trainer(|_| Tiny::new()).spawn().await.unwrap();
         let mut events = running.events();
@@ -90,21 +92,23 @@ fn rounds_survive(victims: &[Victim], moment: fn(&Event) -> Option<Round>) {
             .nodes()
             .map(|node| (node.clone(), running.crew(node).unwrap().clone()))
             .collect();
-        let (mut restarted, mut done) = (Vec::new(), 0);
+        let (mut restarted, mut done, mut last) = (Vec::new(), 0, 0);
         let inject = async {
             loop {
-                match events.recv().await.expect("the listener keeps up") {
+                let event = events.recv().await.expect("the listener keeps up");
+                told.hear(&event);
+                match event {
                     Event::ActorRestarted {
                         actor, key, reason, ..
                     } => restarted.push((actor, key, reason)),
                     Event::Finished(_) => return,
                     event => {
-                        let Some(round) = moment(&event).filter(|round| *round == done + 1) else {
+                        let Some(round) = moment(&event).filter(|round| *round > last) else {
                             continue;
                         };
-                        if let Some(victim) = victims.get(round as usize - 1) {
+                        if let Some(victim) = victims.get(done) {
                             victim.panic(&crews).unwrap();
-                            done = round;
+                            (done, last) = (done + 1, round);
                         }
                     }
                 }
@@ -113,7 +117,7 @@ fn rounds_survive(victims: &[Victim], moment: fn(&Event) -> Option<Round>) {
         let (report, ()) = tokio::join!(running.run(), inject);
         (report.unwrap(), restarted, done)
     });
-    assert_eq!(done as usize, victims.len(), "each round had its moment");
+    assert_eq!(done, victims.len(), "enough rounds had their moment");
     for victim in victims {
         let expected = (victim.actor.to_owned(), victim.key(), "injected".to_owned());
         assert!(restarted.contains(&expected), "{victim:?}: {restarted:?}");
@@ -125,15 +129,29 @@ fn rounds_survive(victims: &[Victim], moment: fn(&Event) -> Option<Round>) {
             .map(|record| (record.round, record.state, record.model_hash))
             .collect()
     };
-    for ((disturbed, calm), victim) in ends(&report)
-        .iter()
-        .zip(&ends(&undisturbed))
-        .zip(victims.iter().map(Some).chain([None]))
-    {
-        assert_eq!(disturbed, calm, "{victim:?}: {:?}", report.rounds);
-    }
-    assert_eq!(ends(&report), ends(&undisturbed));
+    assert_eq!(ends(&report), ends(&undisturbed), "{:?}", report.rounds);
     assert_eq!(report.finished.model_hash, undisturbed.finished.model_hash);
+}
+
+/// What happened last, for a test that fails.
+#[derive(Default)]
+struct Told(std::collections::VecDeque<String>);
+
+impl Told {
+    fn hear(&mut self, event: &Event) {
+        if self.0.len() == 60 {
+            self.0.pop_front();
+        }
+        self.0.push_back(format!("{event:?}"));
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.iter().for_each(|event| eprintln!("{event}"));
+        }
+    }
 }
 
 #[test]
