@@ -28,7 +28,8 @@ use tombolo_core::outer;
 use tombolo_core::tensor::{Hash, Layout, bytes_of};
 use tombolo_core::trainer::{Task, Trained, Trainer};
 use tombolo_core::wire::{
-    Control, Measured, ModelRef, Object, REGION_HEADER_BYTES, RegionHeader, RegionRef, Train,
+    Commit, Control, Measured, ModelRef, Object, REGION_HEADER_BYTES, RegionHeader, RegionRef,
+    Train,
 };
 use tombolo_fabric::Region;
 
@@ -244,8 +245,15 @@ impl Node {
         }
         if self.is_gateway() {
             self.step_gateway(cx, gateway::Message::MemberUp(self.me().clone()));
+<<<<<<< HEAD
             let own = self.me().domain();
             self.tell_coordinator(tombolo_core::coordinator::Message::DomainUp(own));
+=======
+            if self.setup.stage.plan.coordinator == *self.me() {
+                // No link tells this domain and its coordinator apart: after a restart it says by itself where it stands.
+                self.step_gateway(cx, gateway::Message::CoordinatorUp);
+            }
+>>>>>>> machines
         }
     }
 
@@ -315,9 +323,13 @@ impl Node {
                     gathered.unwrap_or_else(|error| Err((own, format!("its collective: {error}"))))
                 };
                 later(cx, gathered, move |node, gathered, cx| {
+                    // What the coordinator may still fetch stays until the new sum takes its place.
+                    let offered = node.gateway.as_ref().and_then(Gateway::offered);
                     let result = gathered.map(|(sum, chunks)| {
-                        for old in 0..attempt {
-                            node.setup.shelf.remove(Object::Contribution(round, old));
+                        for old in attempt.saturating_sub(gateway::ATTEMPTS_MAX)..attempt {
+                            if offered != Some((round, old)) {
+                                node.setup.shelf.remove(Object::Contribution(round, old));
+                            }
                         }
                         node.setup
                             .shelf
@@ -325,6 +337,11 @@ impl Node {
                         chunks
                     });
                     node.step_gateway(cx, gateway::Message::Gathered(round, attempt, result));
+                    if node.gateway.as_ref().and_then(Gateway::offered) != Some((round, attempt)) {
+                        // The round went on without it.
+                        let object = Object::Contribution(round, attempt);
+                        node.setup.shelf.remove(object);
+                    }
                 });
             }
             gateway::Effect::Finished(_) => {}
@@ -484,8 +501,14 @@ impl Node {
                 if from == self.setup.stage.plan.coordinator && !is_member_word(&control) =>
             {
                 match &control {
+<<<<<<< HEAD
                     Control::Commit(commit) => self.forget_contributions(commit.round),
                     Control::Abort { round, .. } => self.forget_contributions(*round),
+=======
+                    Control::Commit(Commit { round, .. }) | Control::Abort { round, .. } => {
+                        self.forget_contributions(*round);
+                    }
+>>>>>>> machines
                     _ => {}
                 }
                 self.step_gateway(cx, gateway::Message::Coordinator(control));
@@ -513,7 +536,15 @@ impl Node {
     }
 
     fn forget_contributions(&self, round: Round) {
+<<<<<<< HEAD
         for attempt in 0..gateway::ATTEMPTS_MAX {
+=======
+        let offered = self.gateway.as_ref().and_then(Gateway::offered);
+        let last = offered
+            .filter(|(offered, _)| *offered == round)
+            .map_or(0, |(_, attempt)| attempt);
+        for attempt in last.saturating_sub(gateway::ATTEMPTS_MAX)..=last {
+>>>>>>> machines
             self.setup
                 .shelf
                 .remove(Object::Contribution(round, attempt));
