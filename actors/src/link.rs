@@ -446,7 +446,13 @@ impl Actor for Link {
                 // If it cannot be sent now, the peer fetches it.
                 if let (Some(connection), Some(bytes), Ok(permit)) = (connection, found, permit) {
                     let tag = OFFER | self.next_tag();
-                    self.push(cx, &Control::Offer { tag, object });
+                    // The stream lives and dies with the connection, and so must the word of it.
+                    let offer =
+                        codec::encode(&Control::Offer { tag, object }).expect("a short message");
+                    if self.setup.durable.memory().push_once(offer.into()).is_err() {
+                        return;
+                    }
+                    self.setup.durable.wake.notify_one();
                     send_object(&self.setup, &connection, tag, object, bytes, permit);
                 }
             }

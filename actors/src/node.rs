@@ -245,15 +245,10 @@ impl Node {
         }
         if self.is_gateway() {
             self.step_gateway(cx, gateway::Message::MemberUp(self.me().clone()));
-<<<<<<< HEAD
-            let own = self.me().domain();
-            self.tell_coordinator(tombolo_core::coordinator::Message::DomainUp(own));
-=======
             if self.setup.stage.plan.coordinator == *self.me() {
                 // No link tells this domain and its coordinator apart: after a restart it says by itself where it stands.
                 self.step_gateway(cx, gateway::Message::CoordinatorUp);
             }
->>>>>>> machines
         }
     }
 
@@ -501,14 +496,9 @@ impl Node {
                 if from == self.setup.stage.plan.coordinator && !is_member_word(&control) =>
             {
                 match &control {
-<<<<<<< HEAD
-                    Control::Commit(commit) => self.forget_contributions(commit.round),
-                    Control::Abort { round, .. } => self.forget_contributions(*round),
-=======
                     Control::Commit(Commit { round, .. }) | Control::Abort { round, .. } => {
                         self.forget_contributions(*round);
                     }
->>>>>>> machines
                     _ => {}
                 }
                 self.step_gateway(cx, gateway::Message::Coordinator(control));
@@ -536,15 +526,11 @@ impl Node {
     }
 
     fn forget_contributions(&self, round: Round) {
-<<<<<<< HEAD
-        for attempt in 0..gateway::ATTEMPTS_MAX {
-=======
         let offered = self.gateway.as_ref().and_then(Gateway::offered);
         let last = offered
             .filter(|(offered, _)| *offered == round)
             .map_or(0, |(_, attempt)| attempt);
         for attempt in last.saturating_sub(gateway::ATTEMPTS_MAX)..=last {
->>>>>>> machines
             self.setup
                 .shelf
                 .remove(Object::Contribution(round, attempt));
@@ -964,13 +950,16 @@ async fn fetch(setup: &Setup, object: Object) -> Result<Stream, String> {
         .get()
         .and_then(|company| company.links.get(coordinator));
     let link = link.ok_or_else(|| format!("there is no link to {coordinator}"))?;
-    let stall: Duration = setup.stage.plan.heartbeat.every * STALL_PERIODS;
+    let stall = setup.stage.plan.heartbeat.every * STALL_PERIODS;
     let incoming = tokio::select! {
         biased;
-        incoming = link.ask(|reply| link::Message::Fetch(object, reply)) => incoming,
-        () = setup.stage.env.sleep(stall) => return Err(format!("{coordinator} did not answer for {stall:?}")),
+        incoming = link.ask(|reply| link::Message::Fetch(object, reply)) => {
+            incoming.map_err(|error| error.to_string())?
+        }
+        () = setup.stage.env.sleep(stall) => {
+            return Err(format!("{object:?} did not begin to come within {stall:?}"));
+        }
     };
-    let incoming = incoming.map_err(|error| error.to_string())?;
     incoming
         .map(Stream::There)
         .map_err(|error| error.to_string())

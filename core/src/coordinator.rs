@@ -90,6 +90,8 @@ pub struct Outcome {
 pub enum Effect {
     /// Send to a domain's gateway.
     Tell(DomainId, Control),
+    /// Send the step of a round along with the word that it is committed, so that it need not be asked for.
+    Offer(DomainId, Round),
     /// Ask the aggregator; answer with [`Message::Weighed`].
     Weigh(Round, Vec<Report>),
     /// Write durably; answer with [`Message::Noted`].

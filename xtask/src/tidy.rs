@@ -64,7 +64,34 @@ pub type Tree = BTreeMap<String, String>;
 pub fn check(root: &Path) -> Result<Vec<Fault>> {
     let mut tree = Tree::new();
     read(root, "", &mut tree)?;
-    Ok(faults(&tree))
+    let mut faults = faults(&tree);
+    faults.extend(committed_secrets(root)?);
+    Ok(faults)
+}
+
+/// Keys and certificates that git keeps. They would be nobody's secret any more; and a clone with certificates but without their keys cannot run.
+/// An unpacked archive without a `.git` holds what it holds.
+fn committed_secrets(root: &Path) -> Result<Vec<Fault>> {
+    if !root.join(".git").exists() {
+        return Ok(Vec::new());
+    }
+    let output = std::process::Command::new("git")
+        .args(["ls-files", "-z", "--", "*.pem", "*.key"])
+        .current_dir(root)
+        .output()
+        .context("git cannot be started")?;
+    anyhow::ensure!(output.status.success(), "git ls-files failed");
+    let names = String::from_utf8_lossy(&output.stdout);
+    let fault = |name: &str| Fault {
+        file: name.to_owned(),
+        line: 0,
+        message: "keys and certificates stay out: git rm --cached".into(),
+    };
+    Ok(names
+        .split('\0')
+        .filter(|name| !name.is_empty())
+        .map(fault)
+        .collect())
 }
 
 /// Every fault of a tree.

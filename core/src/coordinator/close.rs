@@ -250,6 +250,7 @@ impl Coordinator {
         self.adaptive.on_round(current.arrivals);
         let joined: Vec<DomainId> = self.joined().cloned().collect();
         for domain in joined {
+            cx.effect(Effect::Offer(domain.clone(), round));
             cx.effect(Effect::Tell(domain, Control::Commit(commit.clone())));
         }
         self.announced = Some(commit);
