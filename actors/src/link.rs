@@ -407,7 +407,13 @@ impl Actor for Link {
                 {
                     self.tag += 1;
                     let tag = OFFER | self.tag;
-                    self.push(&Control::Offer { tag, object });
+                    // The stream lives and dies with the connection, and so must the word of it.
+                    let offer =
+                        codec::encode(&Control::Offer { tag, object }).expect("a short message");
+                    if self.setup.durable.memory().push_once(offer.into()).is_err() {
+                        return;
+                    }
+                    self.setup.durable.wake.notify_one();
                     send_object(&self.setup, &connection, tag, object, bytes);
                 }
             }

@@ -933,10 +933,16 @@ async fn fetch(setup: &Setup, object: Object) -> Result<Stream, String> {
         .get()
         .and_then(|company| company.links.get(coordinator));
     let link = link.ok_or_else(|| format!("there is no link to {coordinator}"))?;
-    let incoming = link
-        .ask(|reply| link::Message::Fetch(object, reply))
-        .await
-        .map_err(|error| error.to_string())?;
+    let stall = setup.stage.plan.heartbeat.every * STALL_PERIODS;
+    let incoming = tokio::select! {
+        biased;
+        incoming = link.ask(|reply| link::Message::Fetch(object, reply)) => {
+            incoming.map_err(|error| error.to_string())?
+        }
+        () = setup.stage.env.sleep(stall) => {
+            return Err(format!("{object:?} did not begin to come within {stall:?}"));
+        }
+    };
     incoming
         .map(Stream::There)
         .map_err(|error| error.to_string())

@@ -37,13 +37,20 @@ pub enum Peer {
     Fresh,
 }
 
+#[derive(Debug)]
+struct Waiting {
+    sequence: u64,
+    message: Bytes,
+    outlives: bool,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Memory {
     peer: u64,
     next: u64,
     sent: usize,
-    waiting: VecDeque<(u64, Bytes)>,
+    waiting: VecDeque<Waiting>,
     bytes: usize,
     received: u64,
 }
@@ -60,6 +67,12 @@ impl Memory {
         self.sent = 0;
         if hello.incarnation == self.peer && hello.known == ours {
             self.acknowledge(hello.received);
+            self.waiting.retain(|waiting| waiting.outlives);
+            self.bytes = self
+                .waiting
+                .iter()
+                .map(|waiting| waiting.message.len())
+                .sum();
             return Peer::Same;
         }
         // The peer has forgotten us or is another process: what waited was meant for a conversation that is over.
@@ -75,6 +88,18 @@ impl Memory {
     /// # Errors
     /// Too much waits already; the link should be cut.
     pub fn push(&mut self, message: Bytes) -> Result<(), OutboxFull> {
+        self.keep(message, true)
+    }
+
+    /// As [`Memory::push`], for a message that means nothing on another connection than the current one.
+    ///
+    /// # Errors
+    /// Too much waits already; the link should be cut.
+    pub fn push_once(&mut self, message: Bytes) -> Result<(), OutboxFull> {
+        self.keep(message, false)
+    }
+
+    fn keep(&mut self, message: Bytes, outlives: bool) -> Result<(), OutboxFull> {
         if self.waiting.len() >= OUTBOX_MESSAGES_MAX
             || self.bytes + message.len() > OUTBOX_BYTES_MAX
         {
@@ -85,13 +110,19 @@ impl Memory {
         }
         self.next += 1;
         self.bytes += message.len();
-        self.waiting.push_back((self.next, message));
+        self.waiting.push_back(Waiting {
+            sequence: self.next,
+            message,
+            outlives,
+        });
         Ok(())
     }
 
     /// The next frame to write on the current connection.
     pub fn next_frame(&mut self) -> Option<(FrameHeader, Bytes)> {
-        let (sequence, message) = self.waiting.get(self.sent)?;
+        let Waiting {
+            sequence, message, ..
+        } = self.waiting.get(self.sent)?;
         self.sent += 1;
         let len = u32::try_from(message.len()).expect("the codec bounds a message far below 4 GiB");
         Some((
@@ -132,10 +163,10 @@ impl Memory {
         while self
             .waiting
             .front()
-            .is_some_and(|(first, _)| *first <= sequence)
+            .is_some_and(|first| first.sequence <= sequence)
         {
-            let (_, message) = self.waiting.pop_front().expect("the front was just seen");
-            self.bytes -= message.len();
+            let first = self.waiting.pop_front().expect("the front was just seen");
+            self.bytes -= first.message.len();
             self.sent = self.sent.saturating_sub(1);
         }
     }
@@ -190,6 +221,18 @@ mod tests {
         let acknowledgement = b.acknowledgement();
         assert!(!a.on_frame(acknowledgement));
         assert_eq!(a.waiting(), 0);
+    }
+
+    #[test]
+    fn what_means_nothing_on_another_connection_is_not_sent_on_it() {
+        let (mut a, mut b) = met();
+        a.push_once(Bytes::from_static(b"offer")).unwrap();
+        a.push(Bytes::from_static(b"commit")).unwrap();
+        a.next_frame()
+            .expect("written to a connection that then breaks");
+        let (incarnation, received) = b.known();
+        assert_eq!(a.on_hello(1, &hello(2, incarnation, received)), Peer::Same);
+        assert_eq!(drain(&mut a, &mut b), [Bytes::from_static(b"commit")]);
     }
 
     #[test]

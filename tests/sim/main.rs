@@ -5,3 +5,4 @@
 mod checkpoint;
 mod dropout;
 mod seeds;
+mod storm;

@@ -68,18 +68,18 @@ fn run(seed: u64) -> SimulationReport {
         .unwrap_or_else(|error| panic!("seed {seed}: {error}"))
 }
 
-/// `TOMBOLO_SEEDS=1000..2000` tries others.
-fn seeds() -> std::ops::Range<u64> {
-    let given = std::env::var("TOMBOLO_SEEDS").ok();
+/// The seeds of a test; `NAME=1000..2000` in the environment tries others.
+pub fn range(name: &str, usual: std::ops::Range<u64>) -> std::ops::Range<u64> {
+    let given = std::env::var(name).ok();
     let given = given.as_deref().and_then(|text| text.split_once(".."));
-    given.map_or(0..200, |(from, until)| {
+    given.map_or(usual, |(from, until)| {
         from.parse().unwrap()..until.parse().unwrap()
     })
 }
 
 #[test]
 fn two_hundred_seeds_end_well_and_repeat_to_the_last_packet() {
-    for seed in seeds() {
+    for seed in range("TOMBOLO_SEEDS", 0..200) {
         let report = run(seed);
         assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
         assert_eq!(
