@@ -176,15 +176,15 @@ impl Coordinator {
                 }
             });
         }
-        let progress =
-            self.machine
-                .progress()
-                .map(|(round, reports, asked, deadline)| Progress {
-                    round,
-                    reports,
-                    asked,
-                    deadline,
-                });
+        let progress = self
+            .machine
+            .progress()
+            .map(|(round, reports, asked, deadline)| Progress {
+                round,
+                reports,
+                asked,
+                deadline,
+            });
         *self
             .setup
             .progress

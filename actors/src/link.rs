@@ -4,8 +4,9 @@
 //! connection's session: a plain task that shakes hands, reads frames and hands them to the node with back-pressure, writes frames, serves
 //! what the peer fetches from the node's [`Shelf`], and notes every sign of life for the heartbeat.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{self, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -83,7 +84,7 @@ impl Wire {
 
     /// The last sign of life.
     pub fn heard(&self) -> Micros {
-        Micros(self.heard.load(Ordering::Relaxed))
+        Micros(self.heard.load(atomic::Ordering::Relaxed))
     }
 
     /// UDP payload sent and received over all connections of this link.
@@ -93,22 +94,22 @@ impl Wire {
             (stats.udp_tx.bytes, stats.udp_rx.bytes)
         });
         (
-            self.sent_before.load(Ordering::Relaxed) + now.0,
-            self.received_before.load(Ordering::Relaxed) + now.1,
+            self.sent_before.load(atomic::Ordering::Relaxed) + now.0,
+            self.received_before.load(atomic::Ordering::Relaxed) + now.1,
         )
     }
 
     fn note_life(&self, now: Micros) {
-        self.heard.fetch_max(now.0, Ordering::Relaxed);
+        self.heard.fetch_max(now.0, atomic::Ordering::Relaxed);
     }
 
     fn replace(&self, next: Option<Arc<Connection>>) {
         if let Some(last) = self.connection.swap(next) {
             let stats = last.stats();
             self.sent_before
-                .fetch_add(stats.udp_tx.bytes, Ordering::Relaxed);
+                .fetch_add(stats.udp_tx.bytes, atomic::Ordering::Relaxed);
             self.received_before
-                .fetch_add(stats.udp_rx.bytes, Ordering::Relaxed);
+                .fetch_add(stats.udp_rx.bytes, atomic::Ordering::Relaxed);
         }
     }
 }
@@ -142,6 +143,24 @@ pub enum FetchError {
     Busy(NodeId),
 }
 
+/// Why there is no connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// In words.
+    pub reason: String,
+    /// Whether trying again is of no use until somebody changes something.
+    pub refused: bool,
+}
+
+impl From<String> for Trouble {
+    fn from(reason: String) -> Self {
+        Trouble {
+            reason,
+            refused: false,
+        }
+    }
+}
+
 /// What a link takes.
 #[derive(Debug)]
 pub enum Message {
@@ -156,13 +175,13 @@ pub enum Message {
     /// A connection to the peer stands; the newest one counts.
     Attach(Connection),
     /// Dialling failed.
-    DialFailed(String),
+    DialFailed(Trouble),
     /// Tell the node whether the link is up: for a node that was rebuilt.
     Announce,
     /// From the session of that number: the handshake is done.
     Up(u64, Peer),
     /// From the session of that number: it ended.
-    Down(u64, String),
+    Down(u64, Trouble),
     /// From the session: the peer lacks an object.
     Missing(u64, String),
     /// From the session: an object begins.
@@ -247,6 +266,7 @@ pub struct Link {
     redial: Duration,
     fetches: BTreeMap<u64, Reply<Result<Incoming, FetchError>>>,
     offers: VecDeque<Offer>,
+    refusal: Option<String>,
 }
 
 /// An object that the peer sends unasked.
@@ -269,6 +289,7 @@ impl Link {
             redial: REDIAL_FIRST,
             fetches: BTreeMap::new(),
             offers: VecDeque::new(),
+            refusal: None,
         }
     }
 
@@ -294,6 +315,19 @@ impl Link {
                 self.dial_later(cx);
             }
         }
+    }
+
+    /// Says once what has to be changed, however often it is met.
+    fn report_refusal(&mut self, trouble: &Trouble) {
+        if !trouble.refused || self.refusal.as_ref() == Some(&trouble.reason) {
+            return;
+        }
+        self.refusal = Some(trouble.reason.clone());
+        self.setup.stage.report(Event::LinkRefused {
+            node: self.setup.stage.node.clone(),
+            peer: self.setup.peer.clone(),
+            reason: trouble.reason.clone(),
+        });
     }
 
     fn take_offer(&mut self, object: Object) -> Option<Offer> {
@@ -324,11 +358,20 @@ impl Link {
     }
 
     fn next_tag(&self) -> u64 {
-        self.setup.durable.tags.fetch_add(1, Ordering::Relaxed) + 1
+        self.setup
+            .durable
+            .tags
+            .fetch_add(1, atomic::Ordering::Relaxed)
+            + 1
     }
 
     fn attach(&mut self, connection: Connection) {
-        self.sessions = self.setup.durable.sessions.fetch_add(1, Ordering::Relaxed) + 1;
+        self.sessions = self
+            .setup
+            .durable
+            .sessions
+            .fetch_add(1, atomic::Ordering::Relaxed)
+            + 1;
         let session = self.sessions;
         if let Some(old) = self.setup.wire.connection() {
             old.close(VarInt::from_u32(2), b"replaced by a newer connection");
@@ -345,7 +388,7 @@ impl Link {
             }
             .run()
             .await;
-            connection.close(VarInt::from_u32(3), end.as_bytes());
+            connection.close(VarInt::from_u32(3), end.reason.as_bytes());
             let _ = own.tell(Message::Down(session, end)).await;
         });
         self.session = Some((session, AbortOnDrop(task)));
@@ -470,8 +513,9 @@ impl Actor for Link {
                 }
             }
             Message::Attach(connection) => self.attach(connection),
-            Message::DialFailed(reason) => {
-                tracing::debug!(node = %self.setup.stage.node, peer = %self.setup.peer, reason, "dialling failed");
+            Message::DialFailed(trouble) => {
+                tracing::debug!(node = %self.setup.stage.node, peer = %self.setup.peer, ?trouble, "dialling failed");
+                self.report_refusal(&trouble);
                 self.dial_later(cx);
             }
             Message::Announce => {
@@ -498,12 +542,13 @@ impl Actor for Link {
                 });
                 self.setup.node.deliver(node::Message::LinkUp(to));
             }
-            Message::Down(session, reason) => {
+            Message::Down(session, trouble) => {
                 if self.sessions != session {
                     return;
                 }
-                tracing::debug!(node = %self.setup.stage.node, peer = %self.setup.peer, reason, "session ended");
-                self.down(&reason);
+                tracing::debug!(node = %self.setup.stage.node, peer = %self.setup.peer, ?trouble, "session ended");
+                self.report_refusal(&trouble);
+                self.down(&trouble.reason);
                 self.dial_later(cx);
             }
             Message::Missing(tag, reason) => {
@@ -542,32 +587,33 @@ struct Session<'a> {
 
 impl Session<'_> {
     /// Runs until the connection ends; says why.
-    async fn run(&self) -> String {
+    async fn run(&self) -> Trouble {
         match self.carry().await {
             Ok(never) => match never {},
-            Err(reason) => reason,
+            Err(trouble) => trouble,
         }
     }
 
-    async fn carry(&self) -> Result<std::convert::Infallible, String> {
+    async fn carry(&self) -> Result<std::convert::Infallible, Trouble> {
         let shake = self.shake_hands();
         let limit = self.setup.stage.env.sleep(HELLO_LIMIT);
         let (mut send, mut receive) = tokio::select! {
             biased;
             streams = shake => streams?,
-            () = limit => return Err(format!("no handshake within {HELLO_LIMIT:?}")),
+            () = limit => return Err(format!("no handshake within {HELLO_LIMIT:?}").into()),
         };
         let acknowledge = Notify::new();
-        tokio::select! {
+        let end = tokio::select! {
             biased;
             end = self.read(&mut receive, &acknowledge) => end,
             end = self.write(&mut send, &acknowledge) => end,
             end = self.objects() => end,
             end = self.datagrams() => end,
-        }
+        };
+        end.map_err(Trouble::from)
     }
 
-    async fn shake_hands(&self) -> Result<(SendStream, RecvStream), String> {
+    async fn shake_hands(&self) -> Result<(SendStream, RecvStream), Trouble> {
         let setup = self.setup;
         let (mut send, mut receive) = if setup.dials() {
             self.connection
@@ -609,7 +655,7 @@ impl Session<'_> {
             .map_err(|error| error.to_string())?;
         let len = u32::from_le_bytes(len) as usize;
         if len > HELLO_BYTES_MAX {
-            return Err(format!("{} sent a hello of {len} bytes", setup.peer));
+            return Err(format!("{} sent a hello of {len} bytes", setup.peer).into());
         }
         let mut bytes = vec![0; len];
         receive
@@ -618,7 +664,10 @@ impl Session<'_> {
             .map_err(|error| error.to_string())?;
         let theirs: Hello =
             codec::decode(&bytes).map_err(|error| format!("hello of {}: {error}", setup.peer))?;
-        agree(&ours, &theirs, &setup.peer)?;
+        agree(&ours, &theirs, &setup.peer).map_err(|reason| Trouble {
+            reason,
+            refused: true,
+        })?;
         let peer = setup.durable.memory().on_hello(setup.incarnation, &theirs);
         setup.wire.note_life(setup.stage.env.now());
         self.own
@@ -803,13 +852,13 @@ fn send_object(
 /// Whether two sides may talk; if not, why, naming both values.
 fn agree(ours: &Hello, theirs: &Hello, peer: &NodeId) -> Result<(), String> {
     if (ours.version, ours.fingerprint) != (theirs.version, theirs.fingerprint) {
-        let older = if ours.version < theirs.version {
-            "this node"
-        } else {
-            peer.as_str()
+        let advice = match ours.version.cmp(&theirs.version) {
+            Ordering::Less => "upgrade this node".to_owned(),
+            Ordering::Greater => format!("upgrade {peer}"),
+            Ordering::Equal => "give both the same build".to_owned(),
         };
         return Err(format!(
-            "protocol version {} ({:016x}) here, {} ({:016x}) at {peer}: upgrade {older}",
+            "protocol version {} ({:016x}) here, {} ({:016x}) at {peer}: {advice}",
             ours.version, ours.fingerprint, theirs.version, theirs.fingerprint,
         ));
     }
@@ -821,9 +870,74 @@ fn agree(ours: &Hello, theirs: &Hello, peer: &NodeId) -> Result<(), String> {
     }
     if ours.heartbeat_ms != theirs.heartbeat_ms {
         return Err(format!(
-            "heartbeat every {} ms here, {} ms at {peer}",
+            "heartbeat every {} ms here, {} ms at {peer}: give both the same",
             ours.heartbeat_ms, theirs.heartbeat_ms
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello {
+            version: 3,
+            fingerprint: 0xabc,
+            topology: Hash([1; 32]),
+            incarnation: 1,
+            known: 0,
+            received: 0,
+            heartbeat_ms: 500,
+        }
+    }
+
+    fn refusal(change: impl FnOnce(&mut Hello)) -> String {
+        let mut theirs = hello();
+        change(&mut theirs);
+        agree(&hello(), &theirs, &"plant/gate".parse().unwrap()).unwrap_err()
+    }
+
+    /// PhotoLabellerServer#11, northstar#254: the refusal shows both versions and says which side to upgrade.
+    #[test]
+    fn another_version_is_refused_naming_both_and_who_is_older() {
+        let newer = refusal(|theirs| theirs.version = 4);
+        assert!(
+            newer.contains("version 3")
+                && newer.contains(", 4 (")
+                && newer.ends_with("upgrade this node"),
+            "{newer}"
+        );
+        let older = refusal(|theirs| theirs.version = 2);
+        assert!(older.ends_with("upgrade plant/gate"), "{older}");
+        let build = refusal(|theirs| theirs.fingerprint = 0xdef);
+        assert!(
+            build.contains("0abc") && build.contains("0def") && build.ends_with("the same build"),
+            "{build}"
+        );
+    }
+
+    /// flower#775, flower#4300: settings that must agree are compared before anything is trusted to them.
+    #[test]
+    fn another_topology_or_heartbeat_is_refused_naming_both() {
+        let topology = refusal(|theirs| theirs.topology = Hash([2; 32]));
+        assert!(
+            topology.contains("0101") && topology.contains("0202"),
+            "{topology}"
+        );
+        let heartbeat = refusal(|theirs| theirs.heartbeat_ms = 900);
+        assert!(
+            heartbeat.contains("500") && heartbeat.contains("900"),
+            "{heartbeat}"
+        );
+    }
+
+    #[test]
+    fn equal_sides_agree() {
+        assert_eq!(
+            agree(&hello(), &hello(), &"plant/gate".parse().unwrap()),
+            Ok(())
+        );
+    }
 }

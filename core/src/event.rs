@@ -77,6 +77,12 @@ pub enum Event {
         peer: NodeId,
         reason: String,
     },
+    /// A peer cannot be talked to until somebody changes something: another identity, version or topology.
+    LinkRefused {
+        node: NodeId,
+        peer: NodeId,
+        reason: String,
+    },
     /// No heartbeat for the limit.
     PeerSuspected {
         node: NodeId,

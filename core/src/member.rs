@@ -138,9 +138,11 @@ impl Machine for Member {
                         round: self.round,
                         hash: self.hash,
                     }));
-                } else if !self.running.as_ref().is_some_and(|running| {
-                    same(running.round, running.epoch, running.model.hash)
-                }) {
+                } else if !self
+                    .running
+                    .as_ref()
+                    .is_some_and(|running| same(running.round, running.epoch, running.model.hash))
+                {
                     self.train = Some(train);
                 }
             }
