@@ -4,8 +4,9 @@
 //! connection's session: a plain task that shakes hands, reads frames and hands them to the node with back-pressure, writes frames, serves
 //! what the peer fetches from the node's [`Shelf`], and notes every sign of life for the heartbeat.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{self, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use dashmap::DashMap;
 use quinn::{Connection, RecvStream, SendStream, VarInt};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::node;
 use crate::quic;
@@ -41,6 +42,9 @@ const FETCHES_MAX: usize = 6;
 const OFFERS_MAX: usize = 2;
 /// Marks tags of offers, to tell them from tags of fetches.
 const OFFER: u64 = 1 << 63;
+
+/// Fetches of the peer that are served at once; a peer that keeps to [`FETCHES_MAX`] never sees this limit.
+const SERVES_MAX: usize = 16;
 
 /// Tensor objects that peers may fetch from this node.
 #[derive(Debug, Clone, Default)]
@@ -80,7 +84,7 @@ impl Wire {
 
     /// The last sign of life.
     pub fn heard(&self) -> Micros {
-        Micros(self.heard.load(Ordering::Relaxed))
+        Micros(self.heard.load(atomic::Ordering::Relaxed))
     }
 
     /// UDP payload sent and received over all connections of this link.
@@ -90,22 +94,22 @@ impl Wire {
             (stats.udp_tx.bytes, stats.udp_rx.bytes)
         });
         (
-            self.sent_before.load(Ordering::Relaxed) + now.0,
-            self.received_before.load(Ordering::Relaxed) + now.1,
+            self.sent_before.load(atomic::Ordering::Relaxed) + now.0,
+            self.received_before.load(atomic::Ordering::Relaxed) + now.1,
         )
     }
 
     fn note_life(&self, now: Micros) {
-        self.heard.fetch_max(now.0, Ordering::Relaxed);
+        self.heard.fetch_max(now.0, atomic::Ordering::Relaxed);
     }
 
     fn replace(&self, next: Option<Arc<Connection>>) {
         if let Some(last) = self.connection.swap(next) {
             let stats = last.stats();
             self.sent_before
-                .fetch_add(stats.udp_tx.bytes, Ordering::Relaxed);
+                .fetch_add(stats.udp_tx.bytes, atomic::Ordering::Relaxed);
             self.received_before
-                .fetch_add(stats.udp_rx.bytes, Ordering::Relaxed);
+                .fetch_add(stats.udp_rx.bytes, atomic::Ordering::Relaxed);
         }
     }
 }
@@ -139,6 +143,24 @@ pub enum FetchError {
     Busy(NodeId),
 }
 
+/// Why there is no connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// In words.
+    pub reason: String,
+    /// Whether trying again is of no use until somebody changes something.
+    pub refused: bool,
+}
+
+impl From<String> for Trouble {
+    fn from(reason: String) -> Self {
+        Trouble {
+            reason,
+            refused: false,
+        }
+    }
+}
+
 /// What a link takes.
 #[derive(Debug)]
 pub enum Message {
@@ -153,24 +175,40 @@ pub enum Message {
     /// A connection to the peer stands; the newest one counts.
     Attach(Connection),
     /// Dialling failed.
-    DialFailed(String),
+    DialFailed(Trouble),
     /// Tell the node whether the link is up: for a node that was rebuilt.
     Announce,
     /// From the session of that number: the handshake is done.
     Up(u64, Peer),
     /// From the session of that number: it ended.
-    Down(u64, String),
+    Down(u64, Trouble),
     /// From the session: the peer lacks an object.
     Missing(u64, String),
     /// From the session: an object begins.
     Begins(u64, Incoming),
 }
 
-/// What a link keeps while its actor is rebuilt.
-#[derive(Debug, Default)]
+/// What a link keeps while its actor is rebuilt. Numbers of sessions and fetches go on, so that no answer to the actor before is taken for
+/// one to this.
+#[derive(Debug)]
 pub struct Durable {
     memory: Mutex<Memory>,
     wake: Notify,
+    sessions: AtomicU64,
+    tags: AtomicU64,
+    serves: Arc<Semaphore>,
+}
+
+impl Default for Durable {
+    fn default() -> Self {
+        Durable {
+            memory: Mutex::default(),
+            wake: Notify::new(),
+            sessions: AtomicU64::new(0),
+            tags: AtomicU64::new(0),
+            serves: Arc::new(Semaphore::new(SERVES_MAX)),
+        }
+    }
 }
 
 impl Durable {
@@ -226,15 +264,16 @@ pub struct Link {
     sessions: u64,
     up: bool,
     redial: Duration,
-    tag: u64,
     fetches: BTreeMap<u64, Reply<Result<Incoming, FetchError>>>,
     offers: VecDeque<Offer>,
+    refusal: Option<String>,
 }
 
 /// An object that the peer sends unasked.
 struct Offer {
     tag: u64,
-    object: Object,
+    /// Not known yet if its stream was quicker than the word of it.
+    object: Option<Object>,
     begun: Option<Incoming>,
 }
 
@@ -248,13 +287,13 @@ impl Link {
             sessions: 0,
             up: false,
             redial: REDIAL_FIRST,
-            tag: 0,
             fetches: BTreeMap::new(),
             offers: VecDeque::new(),
+            refusal: None,
         }
     }
 
-    fn push(&mut self, control: &Control) {
+    fn push(&mut self, cx: &mut Cx<Self>, control: &Control) {
         let pushed = codec::encode(control)
             .map_err(|error| error.to_string())
             .and_then(|bytes| {
@@ -267,30 +306,72 @@ impl Link {
         match pushed {
             Ok(()) => self.setup.durable.wake.notify_one(),
             // A peer that does not keep up is cut off; it is told everything anew when it is back.
-            Err(reason) => self.close(&reason),
+            Err(reason) => {
+                *self.setup.durable.memory() = Memory::default();
+                if let Some(connection) = self.setup.wire.connection() {
+                    connection.close(VarInt::from_u32(1), reason.as_bytes());
+                }
+                self.down(&reason);
+                self.dial_later(cx);
+            }
         }
+    }
+
+    /// Says once what has to be changed, however often it is met.
+    fn report_refusal(&mut self, trouble: &Trouble) {
+        if !trouble.refused || self.refusal.as_ref() == Some(&trouble.reason) {
+            return;
+        }
+        self.refusal = Some(trouble.reason.clone());
+        self.setup.stage.report(Event::LinkRefused {
+            node: self.setup.stage.node.clone(),
+            peer: self.setup.peer.clone(),
+            reason: trouble.reason.clone(),
+        });
     }
 
     fn take_offer(&mut self, object: Object) -> Option<Offer> {
         let index = self
             .offers
             .iter()
-            .position(|offer| offer.object == object)?;
+            .position(|offer| offer.object == Some(object))?;
         self.offers.remove(index)
     }
 
-    fn close(&mut self, reason: &str) {
-        self.session = None;
-        *self.setup.durable.memory() = Memory::default();
-        if let Some(connection) = self.setup.wire.connection() {
-            connection.close(VarInt::from_u32(1), reason.as_bytes());
+    /// Keeps an offer for whoever fetches it; the oldest goes.
+    fn keep_offer(&mut self, offer: Offer) {
+        if self.offers.len() >= OFFERS_MAX {
+            self.offers.pop_front();
         }
-        let session = self.sessions;
-        let _ = self.own.post(Message::Down(session, reason.to_owned()));
+        self.offers.push_back(offer);
+    }
+
+    fn fetch(
+        &mut self,
+        cx: &mut Cx<Self>,
+        object: Object,
+        reply: Reply<Result<Incoming, FetchError>>,
+    ) {
+        let tag = self.next_tag();
+        self.fetches.insert(tag, reply);
+        self.push(cx, &Control::Fetch { tag, object });
+    }
+
+    fn next_tag(&self) -> u64 {
+        self.setup
+            .durable
+            .tags
+            .fetch_add(1, atomic::Ordering::Relaxed)
+            + 1
     }
 
     fn attach(&mut self, connection: Connection) {
-        self.sessions += 1;
+        self.sessions = self
+            .setup
+            .durable
+            .sessions
+            .fetch_add(1, atomic::Ordering::Relaxed)
+            + 1;
         let session = self.sessions;
         if let Some(old) = self.setup.wire.connection() {
             old.close(VarInt::from_u32(2), b"replaced by a newer connection");
@@ -307,7 +388,7 @@ impl Link {
             }
             .run()
             .await;
-            connection.close(VarInt::from_u32(3), end.as_bytes());
+            connection.close(VarInt::from_u32(3), end.reason.as_bytes());
             let _ = own.tell(Message::Down(session, end)).await;
         });
         self.session = Some((session, AbortOnDrop(task)));
@@ -327,7 +408,7 @@ impl Link {
                 peer: peer.clone(),
                 reason: reason.to_owned(),
             });
-            let _ = self.setup.node.post(node::Message::LinkDown(peer));
+            self.setup.node.deliver(node::Message::LinkDown(peer));
         }
     }
 
@@ -350,10 +431,9 @@ impl Link {
 
     fn dial(&self) {
         if self.session.is_none() {
-            let _ = self
-                .setup
+            self.setup
                 .quic
-                .post(quic::Message::Dial(self.setup.peer.clone()));
+                .deliver(quic::Message::Dial(self.setup.peer.clone()));
         }
     }
 }
@@ -363,22 +443,20 @@ impl Actor for Link {
     const NAME: &'static str = "Link";
 
     fn started(&mut self, _: &mut Cx<Self>) {
-        // A connection that outlived the actor before this one is taken over: what was in flight is in the memory.
-        match self.setup.wire.connection() {
-            Some(old) => {
-                old.close(VarInt::from_u32(4), b"the link is rebuilt");
-                self.up = true;
-                self.down("the link is rebuilt");
-                self.dial();
-            }
-            None if self.setup.dials() => self.dial(),
-            None => {}
+        // A connection that outlived the actor before this one is replaced: what was in flight is in the memory.
+        if let Some(old) = self.setup.wire.connection() {
+            old.close(VarInt::from_u32(4), b"the link is rebuilt");
+            self.up = true;
+            self.down("the link is rebuilt");
+        }
+        if self.setup.dials() {
+            self.dial();
         }
     }
 
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
         match message {
-            Message::Send(control) => self.push(&control),
+            Message::Send(control) => self.push(cx, &control),
             Message::Fetch(object, reply) => {
                 if !self.up {
                     return reply.send(Err(FetchError::Closed(self.setup.peer.clone())));
@@ -386,27 +464,31 @@ impl Actor for Link {
                 if self.fetches.len() >= FETCHES_MAX {
                     return reply.send(Err(FetchError::Busy(self.setup.peer.clone())));
                 }
-                if let Some(offer) = self.take_offer(object) {
-                    match offer.begun {
-                        Some(incoming) => reply.send(Ok(incoming)),
-                        // Its stream is on the way.
-                        None => drop(self.fetches.insert(offer.tag, reply)),
+                match self.take_offer(object) {
+                    Some(Offer {
+                        begun: Some(incoming),
+                        ..
+                    }) => reply.send(Ok(incoming)),
+                    Some(Offer { tag, .. }) => {
+                        // Its stream is on the way, unless the connection that carried it is gone: then it is fetched after all.
+                        self.fetches.insert(tag, reply);
+                        let wait = self.setup.stage.plan.heartbeat.every;
+                        later(cx, self.setup.stage.env.sleep(wait), move |link, (), cx| {
+                            if let Some(reply) = link.fetches.remove(&tag) {
+                                link.fetch(cx, object, reply);
+                            }
+                        });
                     }
-                    return;
+                    None => self.fetch(cx, object, reply),
                 }
-                self.tag += 1;
-                self.fetches.insert(self.tag, reply);
-                self.push(&Control::Fetch {
-                    tag: self.tag,
-                    object,
-                });
             }
             Message::Offer(object) => {
                 let connection = self.setup.wire.connection().filter(|_| self.up);
-                if let (Some(connection), Some(bytes)) = (connection, self.setup.shelf.find(object))
-                {
-                    self.tag += 1;
-                    let tag = OFFER | self.tag;
+                let found = self.setup.shelf.find(object);
+                let permit = self.setup.durable.serves.clone().try_acquire_owned();
+                // If it cannot be sent now, the peer fetches it.
+                if let (Some(connection), Some(bytes), Ok(permit)) = (connection, found, permit) {
+                    let tag = OFFER | self.next_tag();
                     // The stream lives and dies with the connection, and so must the word of it.
                     let offer =
                         codec::encode(&Control::Offer { tag, object }).expect("a short message");
@@ -414,31 +496,32 @@ impl Actor for Link {
                         return;
                     }
                     self.setup.durable.wake.notify_one();
-                    send_object(&self.setup, &connection, tag, object, bytes);
+                    send_object(&self.setup, &connection, tag, object, bytes, permit);
                 }
             }
             Message::Offered(tag, object) => {
-                self.take_offer(object);
-                if self.offers.len() >= OFFERS_MAX {
-                    self.offers.pop_front();
+                let quick = self.offers.iter_mut().find(|offer| offer.tag == tag);
+                if let Some(offer) = quick {
+                    offer.object = Some(object);
+                } else {
+                    self.take_offer(object);
+                    self.keep_offer(Offer {
+                        tag,
+                        object: Some(object),
+                        begun: None,
+                    });
                 }
-                self.offers.push_back(Offer {
-                    tag,
-                    object,
-                    begun: None,
-                });
             }
             Message::Attach(connection) => self.attach(connection),
-            Message::DialFailed(reason) => {
-                tracing::debug!(node = %self.setup.stage.node, peer = %self.setup.peer, reason, "dialling failed");
+            Message::DialFailed(trouble) => {
+                tracing::debug!(node = %self.setup.stage.node, peer = %self.setup.peer, ?trouble, "dialling failed");
+                self.report_refusal(&trouble);
                 self.dial_later(cx);
             }
             Message::Announce => {
                 if self.up {
-                    let _ = self
-                        .setup
-                        .node
-                        .post(node::Message::LinkUp(self.setup.peer.clone()));
+                    let peer = self.setup.peer.clone();
+                    self.setup.node.deliver(node::Message::LinkUp(peer));
                 }
             }
             Message::Up(session, peer) => {
@@ -457,14 +540,15 @@ impl Actor for Link {
                     node,
                     peer: to.clone(),
                 });
-                let _ = self.setup.node.post(node::Message::LinkUp(to));
+                self.setup.node.deliver(node::Message::LinkUp(to));
             }
-            Message::Down(session, reason) => {
+            Message::Down(session, trouble) => {
                 if self.sessions != session {
                     return;
                 }
-                tracing::debug!(node = %self.setup.stage.node, peer = %self.setup.peer, reason, "session ended");
-                self.down(&reason);
+                tracing::debug!(node = %self.setup.stage.node, peer = %self.setup.peer, ?trouble, "session ended");
+                self.report_refusal(&trouble);
+                self.down(&trouble.reason);
                 self.dial_later(cx);
             }
             Message::Missing(tag, reason) => {
@@ -480,6 +564,12 @@ impl Actor for Link {
                     reply.send(Ok(incoming));
                 } else if let Some(offer) = self.offers.iter_mut().find(|offer| offer.tag == tag) {
                     offer.begun = Some(incoming);
+                } else if tag & OFFER != 0 {
+                    self.keep_offer(Offer {
+                        tag,
+                        object: None,
+                        begun: Some(incoming),
+                    });
                 }
                 // Otherwise nobody wants it any more: dropping the stream tells the sender to stop.
             }
@@ -497,32 +587,33 @@ struct Session<'a> {
 
 impl Session<'_> {
     /// Runs until the connection ends; says why.
-    async fn run(&self) -> String {
+    async fn run(&self) -> Trouble {
         match self.carry().await {
             Ok(never) => match never {},
-            Err(reason) => reason,
+            Err(trouble) => trouble,
         }
     }
 
-    async fn carry(&self) -> Result<std::convert::Infallible, String> {
+    async fn carry(&self) -> Result<std::convert::Infallible, Trouble> {
         let shake = self.shake_hands();
         let limit = self.setup.stage.env.sleep(HELLO_LIMIT);
         let (mut send, mut receive) = tokio::select! {
             biased;
             streams = shake => streams?,
-            () = limit => return Err(format!("no handshake within {HELLO_LIMIT:?}")),
+            () = limit => return Err(format!("no handshake within {HELLO_LIMIT:?}").into()),
         };
         let acknowledge = Notify::new();
-        tokio::select! {
+        let end = tokio::select! {
             biased;
             end = self.read(&mut receive, &acknowledge) => end,
             end = self.write(&mut send, &acknowledge) => end,
             end = self.objects() => end,
             end = self.datagrams() => end,
-        }
+        };
+        end.map_err(Trouble::from)
     }
 
-    async fn shake_hands(&self) -> Result<(SendStream, RecvStream), String> {
+    async fn shake_hands(&self) -> Result<(SendStream, RecvStream), Trouble> {
         let setup = self.setup;
         let (mut send, mut receive) = if setup.dials() {
             self.connection
@@ -564,7 +655,7 @@ impl Session<'_> {
             .map_err(|error| error.to_string())?;
         let len = u32::from_le_bytes(len) as usize;
         if len > HELLO_BYTES_MAX {
-            return Err(format!("{} sent a hello of {len} bytes", setup.peer));
+            return Err(format!("{} sent a hello of {len} bytes", setup.peer).into());
         }
         let mut bytes = vec![0; len];
         receive
@@ -573,7 +664,10 @@ impl Session<'_> {
             .map_err(|error| error.to_string())?;
         let theirs: Hello =
             codec::decode(&bytes).map_err(|error| format!("hello of {}: {error}", setup.peer))?;
-        agree(&ours, &theirs, &setup.peer)?;
+        agree(&ours, &theirs, &setup.peer).map_err(|reason| Trouble {
+            reason,
+            refused: true,
+        })?;
         let peer = setup.durable.memory().on_hello(setup.incarnation, &theirs);
         setup.wire.note_life(setup.stage.env.now());
         self.own
@@ -602,17 +696,28 @@ impl Session<'_> {
                 .await
                 .map_err(|error| error.to_string())?;
             setup.wire.note_life(setup.stage.env.now());
-            let new = setup.durable.memory().on_frame(header);
-            if header.sequence > 0 {
-                acknowledge.notify_one();
+            if header.sequence == 0 {
+                setup.durable.memory().on_frame(header);
+                continue;
             }
+            let control: Control = match codec::decode(&payload) {
+                Ok(control) => control,
+                Err(error) => {
+                    // Once is enough: sent again it would be no better.
+                    setup.durable.memory().on_frame(header);
+                    return Err(format!("a frame of {}: {error}", setup.peer));
+                }
+            };
+            // The place first: a message counts as received once nothing can come between it and the node any more.
+            let place = setup.node.reserve().await;
+            let place = place.map_err(|error| error.to_string())?;
+            let new = setup.durable.memory().on_frame(header);
+            acknowledge.notify_one();
             if !new {
                 continue;
             }
-            let control: Control = codec::decode(&payload)
-                .map_err(|error| format!("a frame of {}: {error}", setup.peer))?;
             match control {
-                Control::Fetch { tag, object } => self.serve(tag, object),
+                Control::Fetch { tag, object } => self.serve(tag, object)?,
                 Control::Offer { tag, object } => {
                     let offered = Message::Offered(OFFER | tag, object);
                     self.own
@@ -626,31 +731,29 @@ impl Session<'_> {
                         .await
                         .map_err(|error| error.to_string())?;
                 }
-                control => {
-                    let inbound = node::Message::Inbound(setup.peer.clone(), control);
-                    setup
-                        .node
-                        .tell(inbound)
-                        .await
-                        .map_err(|error| error.to_string())?;
-                }
+                control => place.fill(node::Message::Inbound(setup.peer.clone(), control)),
             }
         }
     }
 
     /// Serves a fetch on a stream of its own.
-    fn serve(&self, tag: u64, object: Object) {
+    fn serve(&self, tag: u64, object: Object) -> Result<(), String> {
         let setup = self.setup;
-        let Some(bytes) = setup.shelf.find(object) else {
+        let (found, permit) = (
+            setup.shelf.find(object),
+            setup.durable.serves.clone().try_acquire_owned(),
+        );
+        let (Some(bytes), Ok(permit)) = (found, permit) else {
             let reason = format!("{object:?} is not on the shelf of {}", setup.stage.node);
             let missing =
                 codec::encode(&Control::Missing { tag, reason }).expect("a short message");
-            if setup.durable.memory().push(missing.into()).is_ok() {
-                setup.durable.wake.notify_one();
-            }
-            return;
+            let pushed = setup.durable.memory().push(missing.into());
+            setup.durable.wake.notify_one();
+            // Whoever asked must hear something: if only that the connection ended.
+            return pushed.map_err(|full| full.to_string());
         };
-        send_object(setup, self.connection, tag, object, bytes);
+        send_object(setup, self.connection, tag, object, bytes, permit);
+        Ok(())
     }
 
     async fn write(
@@ -714,9 +817,17 @@ impl Session<'_> {
 }
 
 /// Sends an object on a stream of its own. quinn bounds how many streams the peer lets us open, and each holds only a reference.
-fn send_object(setup: &Setup, connection: &Connection, tag: u64, object: Object, bytes: Bytes) {
+fn send_object(
+    setup: &Setup,
+    connection: &Connection,
+    tag: u64,
+    object: Object,
+    bytes: Bytes,
+    permit: OwnedSemaphorePermit,
+) {
     let (connection, peer) = (connection.clone(), setup.peer.clone());
     tokio::task::spawn_local(async move {
+        let _permit = permit;
         let sent = async {
             let mut stream = connection.open_uni().await?;
             let header = ObjectHeader {
@@ -741,13 +852,13 @@ fn send_object(setup: &Setup, connection: &Connection, tag: u64, object: Object,
 /// Whether two sides may talk; if not, why, naming both values.
 fn agree(ours: &Hello, theirs: &Hello, peer: &NodeId) -> Result<(), String> {
     if (ours.version, ours.fingerprint) != (theirs.version, theirs.fingerprint) {
-        let older = if ours.version < theirs.version {
-            "this node"
-        } else {
-            peer.as_str()
+        let advice = match ours.version.cmp(&theirs.version) {
+            Ordering::Less => "upgrade this node".to_owned(),
+            Ordering::Greater => format!("upgrade {peer}"),
+            Ordering::Equal => "give both the same build".to_owned(),
         };
         return Err(format!(
-            "protocol version {} ({:016x}) here, {} ({:016x}) at {peer}: upgrade {older}",
+            "protocol version {} ({:016x}) here, {} ({:016x}) at {peer}: {advice}",
             ours.version, ours.fingerprint, theirs.version, theirs.fingerprint,
         ));
     }
@@ -759,9 +870,74 @@ fn agree(ours: &Hello, theirs: &Hello, peer: &NodeId) -> Result<(), String> {
     }
     if ours.heartbeat_ms != theirs.heartbeat_ms {
         return Err(format!(
-            "heartbeat every {} ms here, {} ms at {peer}",
+            "heartbeat every {} ms here, {} ms at {peer}: give both the same",
             ours.heartbeat_ms, theirs.heartbeat_ms
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello {
+            version: 3,
+            fingerprint: 0xabc,
+            topology: Hash([1; 32]),
+            incarnation: 1,
+            known: 0,
+            received: 0,
+            heartbeat_ms: 500,
+        }
+    }
+
+    fn refusal(change: impl FnOnce(&mut Hello)) -> String {
+        let mut theirs = hello();
+        change(&mut theirs);
+        agree(&hello(), &theirs, &"plant/gate".parse().unwrap()).unwrap_err()
+    }
+
+    /// PhotoLabellerServer#11, northstar#254: the refusal shows both versions and says which side to upgrade.
+    #[test]
+    fn another_version_is_refused_naming_both_and_who_is_older() {
+        let newer = refusal(|theirs| theirs.version = 4);
+        assert!(
+            newer.contains("version 3")
+                && newer.contains(", 4 (")
+                && newer.ends_with("upgrade this node"),
+            "{newer}"
+        );
+        let older = refusal(|theirs| theirs.version = 2);
+        assert!(older.ends_with("upgrade plant/gate"), "{older}");
+        let build = refusal(|theirs| theirs.fingerprint = 0xdef);
+        assert!(
+            build.contains("0abc") && build.contains("0def") && build.ends_with("the same build"),
+            "{build}"
+        );
+    }
+
+    /// flower#775, flower#4300: settings that must agree are compared before anything is trusted to them.
+    #[test]
+    fn another_topology_or_heartbeat_is_refused_naming_both() {
+        let topology = refusal(|theirs| theirs.topology = Hash([2; 32]));
+        assert!(
+            topology.contains("0101") && topology.contains("0202"),
+            "{topology}"
+        );
+        let heartbeat = refusal(|theirs| theirs.heartbeat_ms = 900);
+        assert!(
+            heartbeat.contains("500") && heartbeat.contains("900"),
+            "{heartbeat}"
+        );
+    }
+
+    #[test]
+    fn equal_sides_agree() {
+        assert_eq!(
+            agree(&hello(), &hello(), &"plant/gate".parse().unwrap()),
+            Ok(())
+        );
+    }
 }

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::congestion::CubicConfig;
-use quinn::{Connection, Endpoint, EndpointConfig, IdleTimeout, TransportConfig, VarInt};
+use quinn::{
+    Connection, ConnectionError, Endpoint, EndpointConfig, IdleTimeout, TransportConfig, VarInt,
+};
 
 use crate::env::Env;
 use crate::identity::Identity;
-use crate::link::{self, dials};
+use crate::link::{self, Trouble, dials};
 use crate::shell::{Actor, Cx, Handle, Stage, later};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
@@ -47,6 +49,7 @@ pub struct Quic {
     transport: Arc<TransportConfig>,
     links: Arc<std::sync::OnceLock<BTreeMap<NodeId, Handle<link::Message>>>>,
     early: Vec<NodeId>,
+    shaking: usize,
 }
 
 /// Makes a node's endpoint on an address.
@@ -149,6 +152,7 @@ impl Quic {
             transport,
             links,
             early: Vec::new(),
+            shaking: 0,
         }
     }
 
@@ -159,6 +163,11 @@ impl Quic {
             async move { endpoint.accept().await },
             |quic, incoming, cx| {
                 let Some(incoming) = incoming else { return };
+                quic.accept(cx);
+                if quic.shaking >= HANDSHAKES_MAX {
+                    return incoming.refuse();
+                }
+                quic.shaking += 1;
                 let limit = quic.stage.env.sleep(HANDSHAKE_LIMIT);
                 let handshake = async move {
                     tokio::select! {
@@ -167,13 +176,15 @@ impl Quic {
                         () = limit => Err(format!("no handshake within {HANDSHAKE_LIMIT:?}")),
                     }
                 };
-                later(cx, handshake, |quic, connection, _| match connection {
-                    Ok(connection) => quic.on_accepted(connection),
-                    Err(reason) => {
-                        tracing::debug!(node = %quic.stage.node, reason, "a handshake failed")
+                later(cx, handshake, |quic, connection, _| {
+                    quic.shaking -= 1;
+                    match connection {
+                        Ok(connection) => quic.on_accepted(connection),
+                        Err(reason) => {
+                            tracing::debug!(node = %quic.stage.node, reason, "a handshake failed")
+                        }
                     }
                 });
-                quic.accept(cx);
             },
         );
     }
@@ -212,8 +223,11 @@ impl Quic {
         let (env, endpoint) = (self.stage.env.clone(), self.endpoint.clone());
         let resolve = env.resolve(&peer);
         let attempt = async move {
-            let addresses = resolve.await.map_err(|error| error.to_string())?;
+            let addresses = resolve
+                .await
+                .map_err(|error| Trouble::from(error.to_string()))?;
             let mut reasons = Vec::new();
+            let mut refused = false;
             for address in addresses {
                 let connecting = match endpoint.connect_with(config.clone(), address, &server_name)
                 {
@@ -227,23 +241,27 @@ impl Quic {
                     biased;
                     connection = connecting => match connection {
                         Ok(connection) => return Ok(connection),
-                        Err(error) => reasons.push(format!("{address}: {error}")),
+                        Err(error) => {
+                            // A TLS alert of ours or theirs: another attempt would meet the same certificates.
+                            refused |= matches!(error, ConnectionError::TransportError(_) | ConnectionError::ConnectionClosed(_));
+                            reasons.push(format!("{address}: {error}"));
+                        }
                     },
                     () = env.sleep(DIAL_LIMIT) => reasons.push(format!("{address}: no handshake within {DIAL_LIMIT:?}")),
                 }
             }
-            Err(if reasons.is_empty() {
-                "no address is known yet".to_owned()
-            } else {
-                reasons.join("; ")
-            })
+            let reason = match reasons.is_empty() {
+                true => "no address is known yet".to_owned(),
+                false => reasons.join("; "),
+            };
+            Err(Trouble { reason, refused })
         };
         later(cx, attempt, move |_, result, _| {
             let message = match result {
                 Ok(connection) => link::Message::Attach(connection),
                 Err(reason) => link::Message::DialFailed(reason),
             };
-            let _ = link.post(message);
+            link.deliver(message);
         });
     }
 }
@@ -256,9 +274,9 @@ impl Actor for Quic {
         if let Some(links) = self.links.get() {
             // Dials that were under way are gone with the actor before this one.
             for link in links.values() {
-                let _ = link.post(link::Message::DialFailed(
-                    "the endpoint's actor was rebuilt".into(),
-                ));
+                link.deliver(link::Message::DialFailed(Trouble::from(
+                    "the endpoint's actor was rebuilt".to_owned(),
+                )));
             }
             self.accept(cx);
         }

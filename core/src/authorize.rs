@@ -45,7 +45,8 @@ pub fn authorize(
     from: &NodeId,
     control: &Control,
 ) -> Result<Part, Refusal> {
-    let same_domain = from.domain() == to.domain();
+    let known = plan.node(from).is_some();
+    let same_domain = known && from.domain() == to.domain();
     let (part, kind, expected, allowed) = match control {
         Control::Endpoint(_) => (
             Part::Fabric,
@@ -74,7 +75,7 @@ pub fn authorize(
         | Control::Unreachable { .. }
         | Control::Contribute(_)
         | Control::Adopted { .. } => {
-            let allowed = *to == plan.coordinator && plan.is_gateway(from);
+            let allowed = known && *to == plan.coordinator && plan.is_gateway(from);
             (
                 Part::Coordinator,
                 "a gateway's message",
@@ -135,5 +136,96 @@ pub fn authorize(
             kind,
             expected,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::plan::samples::plan;
+    use crate::wire::samples::{controls, name};
+
+    /// Who a node is: coordinator and gateway, gateway, member, each of this or of the other domain; or nobody.
+    const NODES: [&str; 7] = [
+        "d0/n0", "d0/n1", "d0/n2", "d1/n0", "d1/n1", "d1/n2", "d1/n9",
+    ];
+
+    /// Who may say a kind of message to whom, sender > receiver, and which part hears it.
+    fn allowed(kind: &str) -> (Part, Vec<(&'static str, &'static str)>) {
+        let both = |here: [&'static str; 3], there: [&'static str; 3], to_gateway: bool| {
+            let mut pairs = Vec::new();
+            for domain in [here, there] {
+                for node in domain {
+                    let pair = (domain[0], node);
+                    pairs.push(if to_gateway { (pair.1, pair.0) } else { pair });
+                }
+            }
+            pairs
+        };
+        let here = ["d0/n0", "d0/n1", "d0/n2"];
+        let there = ["d1/n0", "d1/n1", "d1/n2"];
+        match kind {
+            "Fetch" | "Offer" | "Missing" => (Part::Fabric, vec![]),
+            "Endpoint" => {
+                let pairs = [here, there].into_iter().flat_map(|domain| {
+                    domain
+                        .into_iter()
+                        .flat_map(move |from| domain.map(|to| (from, to)))
+                });
+                (Part::Fabric, pairs.collect())
+            }
+            "Resync" | "Open" | "Weigh" | "Answer" | "Commit" | "Abort" | "Finish" => {
+                (Part::Gateway, vec![("d0/n0", "d0/n0"), ("d0/n0", "d1/n0")])
+            }
+            "DomainJoin" | "Reported" | "TrainingFailed" | "Unreachable" | "Contribute"
+            | "Adopted" => (
+                Part::Coordinator,
+                vec![("d0/n0", "d0/n0"), ("d1/n0", "d0/n0")],
+            ),
+            "Rejoin" | "Train" | "Adopt" | "Drop" | "Leave" => {
+                (Part::Member, both(here, there, false))
+            }
+            "Measure" | "Fold" => (Part::Rank, both(here, there, false)),
+            "Join" | "Exported" | "Failed" | "Measured" | "Folded" | "Holds" => {
+                (Part::Gateway, both(here, there, true))
+            }
+            other => panic!("who may say {other}?"),
+        }
+    }
+
+    #[test]
+    fn each_message_has_its_senders_and_its_receivers_and_nobody_else() {
+        let plan = plan(&[3, 3]);
+        for control in controls() {
+            let (part, pairs) = allowed(name(&control));
+            let pairs: BTreeSet<(&str, &str)> = pairs.into_iter().collect();
+            for from in NODES {
+                // The last of them is in no plan, and so receives nothing.
+                for to in &NODES[..6] {
+                    let (from_id, to_id) = (from.parse().unwrap(), to.parse().unwrap());
+                    let found = authorize(&plan, &to_id, &from_id, &control);
+                    let kind = name(&control);
+                    if pairs.contains(&(from, to)) {
+                        assert_eq!(found, Ok(part), "{kind}: {from} > {to}");
+                    } else {
+                        let refusal = found.expect_err(kind);
+                        assert_eq!((refusal.from, refusal.to), (from_id, to_id));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_both_sides_and_who_may() {
+        let plan = plan(&[3, 3]);
+        let (to, from) = ("d0/n0".parse().unwrap(), "d1/n1".parse().unwrap());
+        let refusal = authorize(&plan, &to, &from, &Control::Resync).unwrap_err();
+        assert_eq!(
+            refusal.to_string(),
+            "d1/n1 sent a coordinator's message to d0/n0, which only the coordinator to a gateway may"
+        );
     }
 }

@@ -5,20 +5,22 @@
 //! state is written, the commit recorded and announced. A round that misses its deadline without a quorum is aborted with the reason, and
 //! the model stays.
 
+mod close;
 mod deadline;
+mod round;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::collections::BTreeMap;
 
-use crate::aggregate::{Report, Weight};
-use crate::event::{Event, Finished, RoundRecord, RoundState};
+use crate::aggregate::{self, Report, Weight};
+use crate::event::{Event, Finished, RoundRecord};
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::machine::{Context, Machine};
-use crate::plan::{Deadline, Plan, Quorum};
+use crate::plan::{Deadline, Plan};
 use crate::tensor::{Hash, Layout};
 use crate::time::Micros;
-use crate::wire::{Answer, CHUNK_ELEMENTS, Commit, Contribution, Control, DomainJoin, Open};
+use crate::wire::{Answer, Commit, Contribution, Control, DomainJoin, Open};
 use deadline::Adaptive;
+use round::{Current, Phase};
 
 /// The only membership view of this version: who is out of a round is out of that round only.
 const EPOCH: Epoch = 1;
@@ -134,35 +136,6 @@ struct Ending {
     done: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Reports,
-    Weighing,
-    Contributions,
-    Folding(u32),
-    Committing,
-}
-
-#[derive(Debug)]
-struct Current {
-    round: Round,
-    cohort: Vec<NodeId>,
-    opened: Micros,
-    deadline: Micros,
-    close_by: Micros,
-    grace: Option<Micros>,
-    phase: Phase,
-    reports: BTreeMap<NodeId, Report>,
-    refused: BTreeMap<NodeId, String>,
-    failed: BTreeMap<NodeId, String>,
-    unreachable: BTreeSet<NodeId>,
-    weights: Vec<Weight>,
-    noting: BTreeMap<DomainId, Contribution>,
-    noted: BTreeMap<DomainId, Contribution>,
-    dropped: BTreeMap<DomainId, String>,
-    arrivals: Vec<Duration>,
-}
-
 impl Coordinator {
     /// A coordinator of `plan` for models of `layout`. It waits for [`Message::Start`].
     pub fn new(plan: Plan, layout: Layout) -> Self {
@@ -226,24 +199,8 @@ impl Coordinator {
             deadline_ms: u64::try_from(span.as_millis()).unwrap_or(u64::MAX),
         });
         let deadline = cx.now() + span;
-        self.current = Some(Current {
-            round,
-            cohort,
-            opened: cx.now(),
-            deadline,
-            close_by: deadline + self.plan.round.close_limit,
-            grace: None,
-            phase: Phase::Reports,
-            reports: BTreeMap::new(),
-            refused: BTreeMap::new(),
-            failed: BTreeMap::new(),
-            unreachable: BTreeSet::new(),
-            weights: Vec::new(),
-            noting: BTreeMap::new(),
-            noted: BTreeMap::new(),
-            dropped: BTreeMap::new(),
-            arrivals: Vec::new(),
-        });
+        let close_by = deadline + self.plan.round.close_limit;
+        self.current = Some(Current::new(round, cohort, cx.now(), deadline, close_by));
         let joined: Vec<DomainId> = self.joined().cloned().collect();
         joined.iter().for_each(|domain| self.tell_open(cx, domain));
         self.check(cx);
@@ -275,6 +232,9 @@ impl Coordinator {
             base_round: committed.round,
             base: committed.hash,
             cohort,
+            attempt: current
+                .known_attempt(domain)
+                .map_or(0, |known| known.saturating_add(1)),
             sync_every: self.plan.sync_every,
             seed: self.plan.seed,
         };
@@ -286,13 +246,16 @@ impl Coordinator {
 
     fn tell_weights(&self, cx: &mut Context<'_, Effect>, domain: &DomainId) {
         let Some(current) = &self.current else { return };
-        let mine: Vec<Weight> = current.weights_of(domain).cloned().collect();
-        if !mine.is_empty() {
+        let weights: Vec<Weight> = current.weights_of(domain).cloned().collect();
+        let norm = |weight: &Weight| current.reports.get(&weight.node).map(|report| report.norm);
+        let norms = weights.iter().filter_map(norm).collect();
+        if !weights.is_empty() {
             cx.effect(Effect::Tell(
                 domain.clone(),
                 Control::Weigh {
                     round: current.round,
-                    weights: mine,
+                    weights,
+                    norms,
                 },
             ));
         }
@@ -329,7 +292,15 @@ impl Coordinator {
                         from: node.to_string(),
                     });
                 }
-                if current.reports.contains_key(&node) || current.refused.contains_key(&node) {
+                // While nothing is weighed a newer word replaces the older one: the node was restarted and has trained again.
+                let replaces = current.phase == Phase::Reports
+                    && current
+                        .reports
+                        .get(&node)
+                        .is_some_and(|known| *known != report);
+                if current.refused.contains_key(&node)
+                    || (current.reports.contains_key(&node) && !replaces)
+                {
                     return cx.report(Event::DuplicateAnswered {
                         round,
                         from: node.to_string(),
@@ -345,7 +316,8 @@ impl Coordinator {
                 current.failed.remove(&node);
                 current.unreachable.remove(&node);
                 current.arrivals.push(cx.now().since(current.opened));
-                if let Some(reason) = crate::aggregate::refusal(&report) {
+                if let Some(reason) = aggregate::refusal(&report) {
+                    current.reports.remove(&node);
                     cx.report(Event::UpdateRefused {
                         round,
                         node: node.clone(),
@@ -391,16 +363,27 @@ impl Coordinator {
                 domain: domain.clone(),
                 reason: reason.clone(),
             });
+            if let Some(entry) = self.domains.get_mut(&domain) {
+                entry.joined = false;
+            }
             return cx.effect(Effect::Tell(domain, Control::Finish { reason }));
         }
         let Some(entry) = self.domains.get_mut(&domain) else {
             return;
         };
-        (entry.joined, entry.lost) = (true, false);
+        // Who joins says anew what it holds.
+        *entry = Domain {
+            joined: true,
+            lost: false,
+            adopted: None,
+        };
         let Some(committed) = &self.committed else {
             return;
         };
-        if self.current.is_none() || self.ending.is_some() {
+        let asked = self.current.as_ref().is_some_and(|current| {
+            current.cohort.iter().any(|node| node.domain() == domain) && self.ending.is_none()
+        });
+        if !asked {
             let commit = self.announced.clone().unwrap_or_else(|| Commit {
                 round: committed.round,
                 base: Hash::default(),
@@ -409,7 +392,14 @@ impl Coordinator {
             });
             cx.effect(Effect::Tell(domain.clone(), Control::Commit(commit)));
         }
-        self.tell_open(cx, &domain);
+        match &self.ending {
+            None => self.tell_open(cx, &domain),
+            Some(ending) if ending.done => {
+                let reason = ending.reason.clone();
+                return cx.effect(Effect::Tell(domain, Control::Finish { reason }));
+            }
+            Some(_) => {}
+        }
         self.check(cx);
     }
 
@@ -453,11 +443,7 @@ impl Coordinator {
                 return answer(cx, Answer::Late);
             }
         }
-        let known = [&current.noted, &current.noting]
-            .into_iter()
-            .filter_map(|known| known.get(&domain))
-            .map(|known| known.attempt)
-            .max();
+        let known = current.known_attempt(&domain);
         if known.is_some_and(|known| attempt <= known) {
             cx.report(Event::DuplicateAnswered {
                 round,
@@ -465,13 +451,19 @@ impl Coordinator {
             });
             return answer(cx, Answer::Duplicate);
         }
-        if let Err(reason) = current.acceptable(&domain, &contribution, self.layout.len()) {
+        let acceptable = match self.plan.domain(&domain) {
+            Some(plan) => current.acceptable(plan, &contribution, self.layout.len()),
+            None => Err(format!("{domain} is no domain of this federation")),
+        };
+        if let Err(reason) = acceptable {
             cx.report(Event::DomainDropped {
                 round,
                 domain: domain.clone(),
                 reason: reason.clone(),
             });
-            return answer(cx, Answer::Refused(reason));
+            answer(cx, Answer::Refused(reason.clone()));
+            current.dropped.insert(domain, reason);
+            return self.check(cx);
         }
         current.noting.insert(domain.clone(), contribution.clone());
         cx.effect(Effect::Note(contribution));
@@ -511,10 +503,17 @@ impl Coordinator {
                     domain: domain.clone(),
                     weight,
                 });
+                current.dropped.remove(&domain);
                 current.noted.insert(domain.clone(), contribution);
                 Answer::Acknowledged
             }
-            Err(reason) => Answer::Refused(format!("the coordinator could not note it: {reason}")),
+            Err(reason) => {
+                let reason = format!("the coordinator could not note it: {reason}");
+                if !current.noted.contains_key(&domain) {
+                    current.dropped.insert(domain.clone(), reason.clone());
+                }
+                Answer::Refused(reason)
+            }
         };
         cx.effect(Effect::Tell(
             domain,
@@ -526,522 +525,6 @@ impl Coordinator {
         ));
         self.check(cx);
     }
-
-    /// Looks whether the open round can go on, and says when to look again.
-    fn check(&mut self, cx: &mut Context<'_, Effect>) {
-        self.check_ending(cx);
-        let Some(current) = &mut self.current else {
-            return;
-        };
-        let now = cx.now();
-        match current.phase {
-            Phase::Reports => {
-                let usable: BTreeSet<&NodeId> = current.reports.keys().collect();
-                let quorum = is_met(&self.plan, current, usable.iter().copied());
-                let lost = |node: &NodeId| {
-                    self.domains
-                        .get(&node.domain())
-                        .is_some_and(|domain| domain.lost)
-                };
-                let waiting = current.cohort.iter().any(|node| {
-                    !current.has_answered(node)
-                        && !current.unreachable.contains(node)
-                        && !lost(node)
-                });
-                if current.cohort.is_empty() {
-                    return self.abort(cx, "empty cohort: every node is declared absent".into());
-                }
-                if quorum && (!waiting || current.grace.is_some_and(|grace| grace <= now)) {
-                    current.phase = Phase::Weighing;
-                    current.grace = None;
-                    let reports = current.reports.values().cloned().collect();
-                    cx.effect(Effect::Weigh(current.round, reports));
-                    return;
-                }
-                let able = current.cohort.iter().filter(|node| {
-                    !current.failed.contains_key(node) && !current.refused.contains_key(node)
-                });
-                if !is_met(&self.plan, current, able) {
-                    let reason = format!(
-                        "the quorum cannot be met any more: {}",
-                        current.complaints()
-                    );
-                    return self.abort(cx, reason);
-                }
-                self.wait_or_abort(cx, quorum);
-            }
-            Phase::Contributions => {
-                let members = current.noted.values().flat_map(|noted| &noted.members);
-                let quorum = is_met(&self.plan, current, members.clone());
-                let inside: BTreeSet<&NodeId> = members.collect();
-                let lost = |node: &NodeId| {
-                    self.domains
-                        .get(&node.domain())
-                        .is_some_and(|domain| domain.lost)
-                };
-                let waiting = !current.noting.is_empty()
-                    || current.weights.iter().any(|weight| {
-                        let node = &weight.node;
-                        weight.weight > 0.0
-                            && !inside.contains(node)
-                            && !current.unreachable.contains(node)
-                            && !current.failed.contains_key(node)
-                            && !lost(node)
-                    });
-                if quorum
-                    && (!waiting
-                        || [Some(current.deadline), current.grace]
-                            .iter()
-                            .flatten()
-                            .any(|at| *at <= now))
-                {
-                    return self.fold(cx, 0);
-                }
-                self.wait_or_abort(cx, quorum);
-            }
-            Phase::Weighing | Phase::Folding(_) | Phase::Committing => {
-                if now >= current.close_by && current.phase != Phase::Committing {
-                    let limit = self.plan.round.close_limit;
-                    return self.abort(
-                        cx,
-                        format!("closing took longer than close_limit ({limit:?})"),
-                    );
-                }
-                if now < current.close_by {
-                    cx.wake_at(current.close_by);
-                }
-            }
-        }
-    }
-
-    fn wait_or_abort(&mut self, cx: &mut Context<'_, Effect>, quorum: bool) {
-        let Some(current) = &mut self.current else {
-            return;
-        };
-        if cx.now() >= current.deadline {
-            let reason = self.shortfall();
-            self.adaptive.on_missed();
-            return self.abort(cx, reason);
-        }
-        if quorum && current.grace.is_none() {
-            cx.report(Event::QuorumReached {
-                round: current.round,
-            });
-            current.grace = Some((cx.now() + self.plan.round.grace).min(current.deadline));
-        }
-        cx.wake_at(
-            current
-                .grace
-                .unwrap_or(current.deadline)
-                .min(current.deadline),
-        );
-    }
-
-    fn shortfall(&self) -> String {
-        let Some(current) = &self.current else {
-            return String::new();
-        };
-        let (what, have): (&str, BTreeSet<&NodeId>) = match current.phase {
-            Phase::Contributions => (
-                "contributions",
-                current
-                    .noted
-                    .values()
-                    .flat_map(|noted| &noted.members)
-                    .collect(),
-            ),
-            _ => ("reports", current.reports.keys().collect()),
-        };
-        let (nodes, domains) = needed(&self.plan, current);
-        let present: BTreeSet<DomainId> = have.iter().map(|node| node.domain()).collect();
-        let missing: Vec<&str> = current
-            .cohort
-            .iter()
-            .filter(|node| !have.contains(node))
-            .map(NodeId::as_str)
-            .collect();
-        let mut reason = format!(
-            "quorum not met: {what} of {} of {nodes} nodes from {} of {domains} domains at the deadline; missing: {}",
-            have.len(),
-            present.len(),
-            missing.join(", "),
-        );
-        if !current.complaints().is_empty() {
-            reason = format!("{reason} ({})", current.complaints());
-        }
-        reason
-    }
-
-    fn fold(&mut self, cx: &mut Context<'_, Effect>, start: u32) {
-        let Some(current) = &mut self.current else {
-            return;
-        };
-        current.phase = Phase::Folding(start);
-        current.close_by = current.close_by.min(cx.now() + self.plan.round.close_limit);
-        cx.wake_at(current.close_by);
-        cx.effect(Effect::Fold(
-            current.round,
-            start,
-            current.noted.values().cloned().collect(),
-        ));
-    }
-
-    fn on_folded(
-        &mut self,
-        cx: &mut Context<'_, Effect>,
-        round: Round,
-        start: u32,
-        result: Result<(), FoldError>,
-    ) {
-        let Some(current) = self.current.as_mut() else {
-            return;
-        };
-        if (current.round, current.phase) != (round, Phase::Folding(start)) {
-            return;
-        }
-        match result {
-            Ok(()) => {
-                current.phase = Phase::Committing;
-                let record = self.record(cx.now(), None);
-                cx.effect(Effect::Commit(Box::new(record)));
-            }
-            Err(FoldError::Result(reason)) => self.abort(cx, reason),
-            Err(FoldError::Domain(domain, reason)) => {
-                cx.report(Event::DomainDropped {
-                    round,
-                    domain: domain.clone(),
-                    reason: reason.clone(),
-                });
-                current.noted.remove(&domain);
-                current.dropped.insert(domain.clone(), reason.clone());
-                if is_met(
-                    &self.plan,
-                    current,
-                    current.noted.values().flat_map(|noted| &noted.members),
-                ) {
-                    self.fold(cx, start + 1);
-                } else {
-                    self.abort(
-                        cx,
-                        format!("the acknowledged contribution of {domain} was lost: {reason}"),
-                    );
-                }
-            }
-        }
-    }
-
-    /// The record of the open round; `aborted` gives the reason.
-    fn record(&self, now: Micros, aborted: Option<String>) -> RoundRecord {
-        let current = self.current.as_ref().expect("called with an open round");
-        let committed = self
-            .committed
-            .as_ref()
-            .expect("rounds open after the start");
-        let mut counted: Vec<NodeId> = current
-            .noted
-            .values()
-            .flat_map(|noted| noted.members.clone())
-            .collect();
-        counted.sort();
-        if aborted.is_some() {
-            counted.clear();
-        }
-        let refused: Vec<(NodeId, String)> = current
-            .refused
-            .iter()
-            .map(|(node, reason)| (node.clone(), reason.clone()))
-            .collect();
-        let mut late: Vec<NodeId> = current
-            .cohort
-            .iter()
-            .filter(|node| !counted.contains(node) && !current.refused.contains_key(node))
-            .cloned()
-            .collect();
-        late.sort();
-        let dropped: Vec<String> = current
-            .dropped
-            .iter()
-            .map(|(domain, reason)| format!("{domain}: {reason}"))
-            .collect();
-        let (state, reason) = match aborted {
-            Some(reason) => (RoundState::Aborted, reason),
-            None if counted.len() == current.cohort.len() => (RoundState::Committed, String::new()),
-            None => {
-                let details = [current.complaints(), dropped.join("; ")]
-                    .into_iter()
-                    .filter(|text| !text.is_empty())
-                    .collect::<Vec<_>>();
-                let mut reason = format!("{} of {}", counted.len(), current.cohort.len());
-                if !details.is_empty() {
-                    reason = format!("{reason} ({})", details.join("; "));
-                }
-                (RoundState::Degraded, reason)
-            }
-        };
-        RoundRecord {
-            round: current.round,
-            epoch: EPOCH,
-            state,
-            reason,
-            counted,
-            late,
-            refused,
-            accuracy: committed.accuracy,
-            loss: committed.loss,
-            weight_norm: 0.0,
-            bytes: 0,
-            bytes_down: 0,
-            bytes_up: 0,
-            model_hash: committed.hash,
-            elapsed_s: now.since(current.opened).as_secs_f64(),
-        }
-    }
-
-    fn on_committed(
-        &mut self,
-        cx: &mut Context<'_, Effect>,
-        round: Round,
-        result: Result<Outcome, String>,
-    ) {
-        if self
-            .current
-            .as_ref()
-            .is_none_or(|current| (current.round, current.phase) != (round, Phase::Committing))
-        {
-            return;
-        }
-        let outcome = match result {
-            Ok(outcome) => outcome,
-            Err(reason) => {
-                // What cannot be written down is not committed, and the next round could not be either.
-                let reason = format!("round {round} could not be committed: {reason}");
-                return self.end(cx, reason);
-            }
-        };
-        let state = self.record(cx.now(), None).state;
-        let current = self.current.take().expect("checked above");
-        let committed = self
-            .committed
-            .as_mut()
-            .expect("rounds open after the start");
-        let contributions = current
-            .noted
-            .values()
-            .map(|noted| (noted.domain.clone(), noted.attempt))
-            .collect();
-        let commit = Commit {
-            round,
-            base: committed.hash,
-            hash: outcome.hash,
-            contributions,
-        };
-        committed.ended = round;
-        committed.round = round;
-        committed.hash = outcome.hash;
-        committed.accuracy = outcome.accuracy;
-        committed.loss = outcome.loss;
-        match state {
-            RoundState::Committed => committed.tally.0 += 1,
-            _ => committed.tally.1 += 1,
-        }
-        self.failed_in_a_row = 0;
-        self.adaptive.on_round(current.arrivals);
-        let joined: Vec<DomainId> = self.joined().cloned().collect();
-        for domain in joined {
-            cx.effect(Effect::Offer(domain.clone(), round));
-            cx.effect(Effect::Tell(domain, Control::Commit(commit.clone())));
-        }
-        self.announced = Some(commit);
-        self.open_next(cx);
-    }
-
-    fn abort(&mut self, cx: &mut Context<'_, Effect>, reason: String) {
-        let record = self.record(cx.now(), Some(reason.clone()));
-        let Some(current) = self.current.take() else {
-            return;
-        };
-        for domain in self.joined() {
-            cx.effect(Effect::Tell(
-                domain.clone(),
-                Control::Abort {
-                    round: current.round,
-                    reason: reason.clone(),
-                },
-            ));
-        }
-        cx.effect(Effect::Record(Box::new(record)));
-        let committed = self
-            .committed
-            .as_mut()
-            .expect("rounds open after the start");
-        committed.ended = current.round;
-        committed.tally.2 += 1;
-        self.failed_in_a_row += 1;
-        self.open_next(cx);
-    }
-
-    fn end(&mut self, cx: &mut Context<'_, Effect>, reason: String) {
-        self.ending = Some(Ending {
-            reason,
-            until: cx.now() + self.plan.round.close_limit,
-            done: false,
-        });
-        if let Some(current) = self.current.take() {
-            let reason = "the run ends".to_owned();
-            for domain in self.joined() {
-                cx.effect(Effect::Tell(
-                    domain.clone(),
-                    Control::Abort {
-                        round: current.round,
-                        reason: reason.clone(),
-                    },
-                ));
-            }
-        }
-        self.check_ending(cx);
-    }
-
-    /// The run is over once every domain that can be reached holds the last model, or after `close_limit`.
-    fn check_ending(&mut self, cx: &mut Context<'_, Effect>) {
-        let (Some(ending), Some(committed)) = (&mut self.ending, &self.committed) else {
-            return;
-        };
-        if ending.done {
-            return;
-        }
-        let behind = |domain: &Domain| !domain.lost && domain.adopted != Some(committed.hash);
-        // An interrupted or failed run does not wait for domains that never came.
-        let waits = |domain: &&Domain| {
-            if ending.reason.is_empty() {
-                behind(domain)
-            } else {
-                false
-            }
-        };
-        if self.domains.values().any(|domain| waits(&domain)) && cx.now() < ending.until {
-            return cx.wake_at(ending.until);
-        }
-        ending.done = true;
-        let reason = ending.reason.clone();
-        for (id, _) in self.domains.iter().filter(|(_, domain)| domain.joined) {
-            cx.effect(Effect::Tell(
-                id.clone(),
-                Control::Finish {
-                    reason: reason.clone(),
-                },
-            ));
-        }
-        let (done, degraded, aborted) = committed.tally;
-        cx.effect(Effect::Finish(Finished {
-            rounds: done + degraded + aborted,
-            committed: done,
-            degraded,
-            aborted,
-            accuracy: committed.accuracy,
-            loss: committed.loss,
-            model_hash: committed.hash,
-            reason,
-            wall_s: cx.now().since(self.began.unwrap_or_default()).as_secs_f64(),
-        }));
-    }
-}
-
-impl Current {
-    fn has_answered(&self, node: &NodeId) -> bool {
-        self.reports.contains_key(node)
-            || self.refused.contains_key(node)
-            || self.failed.contains_key(node)
-    }
-
-    fn weights_of<'a>(&'a self, domain: &'a DomainId) -> impl Iterator<Item = &'a Weight> {
-        self.weights
-            .iter()
-            .filter(move |weight| weight.node.domain() == *domain)
-    }
-
-    /// Whose update was refused or could not be made, and why.
-    fn complaints(&self) -> String {
-        let said = self
-            .refused
-            .iter()
-            .chain(&self.failed)
-            .map(|(node, reason)| format!("{node}: {reason}"));
-        said.collect::<Vec<_>>().join("; ")
-    }
-
-    /// Checks a contribution against the weights that were fixed.
-    fn acceptable(
-        &self,
-        domain: &DomainId,
-        contribution: &Contribution,
-        elements: usize,
-    ) -> Result<(), String> {
-        if contribution.domain != *domain {
-            return Err(format!("it says it is from {}", contribution.domain));
-        }
-        let mut total = 0.0;
-        let mut seen = BTreeSet::new();
-        for member in &contribution.members {
-            let weight = self
-                .weights_of(domain)
-                .find(|weight| weight.node == *member && weight.weight > 0.0);
-            let weight = weight.ok_or_else(|| format!("{member} was not weighed"))?;
-            if !seen.insert(member) {
-                return Err(format!("{member} stands in it twice"));
-            }
-            total += weight.weight;
-        }
-        if contribution.members.is_empty() || total.to_bits() != contribution.weight.to_bits() {
-            return Err(format!(
-                "it weighs {}, its members weigh {total}",
-                contribution.weight
-            ));
-        }
-        if crate::fold::exponent(total).ok() != Some(contribution.exponent) {
-            return Err(format!(
-                "exponent {} does not belong to weight {total}",
-                contribution.exponent
-            ));
-        }
-        let chunks = elements.div_ceil(CHUNK_ELEMENTS);
-        if contribution.chunks.len() != chunks {
-            return Err(format!(
-                "{} chunks where {chunks} are due",
-                contribution.chunks.len()
-            ));
-        }
-        Ok(())
-    }
-}
-
-/// How many nodes and domains a round needs.
-fn needed(plan: &Plan, current: &Current) -> (usize, usize) {
-    match plan.round.quorum {
-        Quorum::AtLeast { nodes, domains } => (nodes, domains),
-        Quorum::All => {
-            // Who has the weight zero is ignored by the aggregate, and so here.
-            let ignored = |node: &NodeId| {
-                current
-                    .weights
-                    .iter()
-                    .any(|weight| weight.node == *node && weight.weight == 0.0)
-            };
-            let asked: Vec<&NodeId> = current
-                .cohort
-                .iter()
-                .filter(|node| !ignored(node))
-                .collect();
-            let domains: BTreeSet<DomainId> = asked.iter().map(|node| node.domain()).collect();
-            (asked.len(), domains.len())
-        }
-    }
-}
-
-fn is_met<'a>(plan: &Plan, current: &Current, nodes: impl Iterator<Item = &'a NodeId>) -> bool {
-    let nodes: BTreeSet<&NodeId> = nodes.collect();
-    let domains: BTreeSet<DomainId> = nodes.iter().map(|node| node.domain()).collect();
-    let (needed_nodes, needed_domains) = needed(plan, current);
-    !nodes.is_empty() && nodes.len() >= needed_nodes && domains.len() >= needed_domains
 }
 
 impl Machine for Coordinator {
@@ -1049,10 +532,16 @@ impl Machine for Coordinator {
     type Effect = Effect;
 
     fn handle(&mut self, message: Message, cx: &mut Context<'_, Effect>) {
+        let closes = self.current.as_ref().map(|current| current.deadline);
+        if closes.is_some_and(|deadline| deadline < cx.now()) {
+            // A timer may be late; a round accepts nothing after its deadline all the same.
+            self.check(cx);
+        }
         match message {
             Message::Start(committed) => {
                 self.began = Some(cx.now());
                 self.committed = Some(committed);
+                self.check_ending(cx);
                 self.open_next(cx);
             }
             Message::DomainUp(domain) => {
@@ -1081,6 +570,11 @@ impl Machine for Coordinator {
                 if (current.round, current.phase) != (round, Phase::Weighing) {
                     return;
                 }
+                let reports: Vec<Report> = current.reports.values().cloned().collect();
+                let result = result.and_then(|weights| {
+                    aggregate::check(&reports, &weights).map_err(|error| error.to_string())?;
+                    Ok(weights)
+                });
                 match result {
                     Err(reason) => self.abort(cx, reason),
                     Ok(weights) => {
@@ -1107,11 +601,7 @@ impl Machine for Coordinator {
             }
             Message::Folded(round, start, result) => self.on_folded(cx, round, start, result),
             Message::Committed(round, result) => self.on_committed(cx, round, result),
-            Message::Stop(reason) => {
-                if self.ending.is_none() {
-                    self.end(cx, reason);
-                }
-            }
+            Message::Stop(reason) => self.on_stop(cx, reason),
         }
     }
 

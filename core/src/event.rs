@@ -77,6 +77,12 @@ pub enum Event {
         peer: NodeId,
         reason: String,
     },
+    /// A peer cannot be talked to until somebody changes something: another identity, version or topology.
+    LinkRefused {
+        node: NodeId,
+        peer: NodeId,
+        reason: String,
+    },
     /// No heartbeat for the limit.
     PeerSuspected {
         node: NodeId,
@@ -160,6 +166,13 @@ pub enum Event {
     },
     /// An actor panicked and is being rebuilt.
     ActorRestarted {
+        actor: String,
+        key: String,
+        reason: String,
+        restarts: u32,
+    },
+    /// An actor panicked too often and stays down.
+    ActorGivenUp {
         actor: String,
         key: String,
         reason: String,

@@ -4,6 +4,9 @@
 //! the ranks fold their slices, gathers the parts and announces one contribution. Whoever fails on the way is left out by starting the fold
 //! again without its term, never by subtracting it. Slices are fixed by the domain's size; who works on a slice changes with who is there.
 
+mod folding;
+mod measure;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::aggregate::{Report, Weight};
@@ -13,12 +16,15 @@ use crate::ids::{Attempt, DomainId, NodeId, Round};
 use crate::machine::{Context, Machine};
 use crate::tensor::{Hash, Layout};
 use crate::wire::{
-    Answer, Commit, Contribution, Control, DomainJoin, Exported, Fold, Folded, Join, Measure,
-    Measured, ModelRef, Open, REGION_HEADER_BYTES, RegionRef, SliceMeasure, Term, Train,
+    Commit, Contribution, Control, DomainJoin, Exported, Join, ModelRef, Open, RegionRef,
+    SliceMeasure, Term, Train,
 };
 
 /// Starts of one round's fold. More than the members that can fail one after another in a round worth finishing.
-const ATTEMPTS_MAX: Attempt = 64;
+pub const ATTEMPTS_MAX: Attempt = 64;
+
+/// Orders of one round at which a rank itself failed. A few for each rank of a usual domain; a domain that fails more often is ill.
+const FAILURES_MAX: u32 = 16;
 
 /// How often one member's failed order is given again within a round.
 const TRIES_MAX: u32 = 3;
@@ -91,6 +97,8 @@ pub struct Gateway {
     model: Option<ModelRef>,
     obtaining: Option<(Round, Option<Hash>, Hash)>,
     obtain_tries: u32,
+    adopt_tries: BTreeMap<NodeId, u32>,
+    finished: Option<String>,
     present: BTreeSet<NodeId>,
     silent: BTreeSet<NodeId>,
     holds: BTreeMap<NodeId, (Round, Hash)>,
@@ -103,10 +111,25 @@ struct Current {
     open: Open,
     exports: BTreeMap<NodeId, Export>,
     tries: BTreeMap<NodeId, u32>,
-    weights: Option<Vec<Weight>>,
+    /// Ranks that failed at their work in this round: others are asked first.
+    excused: BTreeSet<NodeId>,
+    failures: u32,
+    weighed: Option<Vec<Weighed>>,
     attempts: Attempt,
     fold: Option<Folding>,
+    /// The last one announced.
     contribution: Option<Contribution>,
+    /// The coordinator answered it.
+    answered: bool,
+    /// The coordinator takes no other.
+    closed: bool,
+}
+
+/// A weight, and the norm of the update that it was fixed for.
+#[derive(Debug, PartialEq)]
+struct Weighed {
+    weight: Weight,
+    norm: f64,
 }
 
 #[derive(Debug)]
@@ -114,6 +137,8 @@ struct Export {
     exported: Exported,
     pending: BTreeMap<NodeId, Vec<u32>>,
     measured: BTreeMap<u32, SliceMeasure>,
+    /// Ranks that could not READ it.
+    unread: BTreeSet<NodeId>,
     report: Option<Report>,
 }
 
@@ -126,6 +151,57 @@ struct Folding {
     exponent: i32,
     pending: BTreeMap<NodeId, Vec<u32>>,
     done: BTreeMap<u32, RegionRef>,
+    gathering: bool,
+}
+
+impl Current {
+    fn new(open: Open) -> Self {
+        Current {
+            attempts: open.attempt,
+            open,
+            exports: BTreeMap::new(),
+            tries: BTreeMap::new(),
+            excused: BTreeSet::new(),
+            failures: 0,
+            weighed: None,
+            fold: None,
+            contribution: None,
+            answered: false,
+            closed: false,
+        }
+    }
+
+    /// The updates that a fold may use: weighed, and still the ones that were weighed.
+    fn terms(&self) -> impl Iterator<Item = (&NodeId, &Weight, &Export)> {
+        self.weighed
+            .iter()
+            .flatten()
+            .filter(|weighed| weighed.weight.weight > 0.0)
+            .filter_map(|weighed| {
+                let node = &weighed.weight.node;
+                let export = self.exports.get(node)?;
+                let report = export.report.as_ref()?;
+                (report.norm.to_bits() == weighed.norm.to_bits()).then_some((
+                    node,
+                    &weighed.weight,
+                    export,
+                ))
+            })
+    }
+}
+
+/// Takes one slice off a rank's list; false if it was not on it.
+fn take(pending: &mut BTreeMap<NodeId, Vec<u32>>, rank: &NodeId, slice: u32) -> bool {
+    let Some(slices) = pending.get_mut(rank) else {
+        return false;
+    };
+    let before = slices.len();
+    slices.retain(|asked| *asked != slice);
+    let taken = slices.len() < before;
+    if slices.is_empty() {
+        pending.remove(rank);
+    }
+    taken
 }
 
 impl Gateway {
@@ -144,6 +220,8 @@ impl Gateway {
             model: None,
             obtaining: None,
             obtain_tries: 0,
+            adopt_tries: BTreeMap::new(),
+            finished: None,
             present: BTreeSet::new(),
             silent: BTreeSet::new(),
             holds: BTreeMap::new(),
@@ -162,29 +240,52 @@ impl Gateway {
         self.present.iter()
     }
 
-    fn join(&self) -> Control {
+    /// The sum that the coordinator may fetch.
+    pub fn offered(&self) -> Option<(Round, Attempt)> {
+        let current = self.current.as_ref()?;
+        let standing = current.contribution.as_ref()?;
+        Some((standing.round, standing.attempt))
+    }
+
+    /// Says where this domain stands, all of it: whoever asks may know nothing.
+    fn introduce(&mut self, cx: &mut Context<'_, Effect>) {
         let (round, hash) = self
             .model
             .as_ref()
             .map_or((0, Hash::default()), |model| (model.round, model.hash));
         let members = self.present.iter().cloned().collect();
-        Control::DomainJoin(DomainJoin {
+        cx.effect(Effect::Tell(Control::DomainJoin(DomainJoin {
             layout: self.layout.clone(),
             round,
             hash,
             members,
-        })
+        })));
+        self.adopted = None;
+        self.tell_adopted(cx);
     }
 
-    /// Divides slices among the ranks that can be reached: each slice to its own rank, or to the next one that is there.
-    fn assign(&self, slices: impl IntoIterator<Item = u32>) -> BTreeMap<NodeId, Vec<u32>> {
+    /// The open round.
+    fn round(&self) -> Option<Round> {
+        self.current.as_ref().map(|current| current.open.round)
+    }
+
+    fn reachable(&self) -> impl Iterator<Item = &NodeId> {
+        self.present
+            .iter()
+            .filter(|rank| !self.silent.contains(*rank))
+    }
+
+    /// Divides slices among the ranks that can be reached: each slice to its own rank, or to the next one that is there. Ranks to `avoid`
+    /// only if there is no other.
+    fn assign(&self, slices: Vec<u32>, avoid: &BTreeSet<NodeId>) -> BTreeMap<NodeId, Vec<u32>> {
+        let reachable: BTreeSet<&NodeId> = self.reachable().collect();
         let mut shares: BTreeMap<NodeId, Vec<u32>> = BTreeMap::new();
         for slice in slices {
             let ranks = (0..self.ranks.len())
-                .map(|step| &self.ranks[(slice as usize + step) % self.ranks.len()]);
-            let reachable =
-                |rank: &&NodeId| self.present.contains(*rank) && !self.silent.contains(*rank);
-            if let Some(rank) = ranks.clone().find(reachable) {
+                .map(|step| &self.ranks[(slice as usize + step) % self.ranks.len()])
+                .filter(|rank| reachable.contains(rank));
+            let willing = ranks.clone().find(|rank| !avoid.contains(*rank));
+            if let Some(rank) = willing.or_else(|| ranks.clone().next()) {
                 shares.entry(rank.clone()).or_default().push(slice);
             }
         }
@@ -229,11 +330,9 @@ impl Gateway {
         base: Option<Hash>,
         hash: Hash,
     ) {
-        if self
-            .model
-            .as_ref()
-            .is_some_and(|model| (model.round, model.hash) == (round, hash))
-        {
+        let held = self.model.as_ref().map(|model| (model.round, model.hash));
+        // An older one is an echo: committed rounds only grow.
+        if held.is_some_and(|held| held == (round, hash) || held.0 > round) {
             return;
         }
         if self.obtaining.is_some_and(|(_, _, wanted)| wanted == hash) {
@@ -246,537 +345,99 @@ impl Gateway {
     }
 
     fn on_open(&mut self, cx: &mut Context<'_, Effect>, open: Open) {
-        if let Some(current) = &self.current {
-            let now = &current.open;
-            if (now.round, now.epoch, now.base) == (open.round, open.epoch, open.base) {
-                // A coordinator that was restarted, or a link that came back: say again what is known.
-                for report in current
-                    .exports
-                    .values()
-                    .filter_map(|export| export.report.clone())
-                {
-                    cx.effect(Effect::Tell(Control::Reported {
-                        round: open.round,
-                        epoch: open.epoch,
-                        report,
-                    }));
-                }
+        let (base_round, base) = (open.base_round, open.base);
+        if self
+            .model
+            .as_ref()
+            .is_some_and(|model| model.round >= open.round)
+        {
+            // An echo: that round is committed.
+            return;
+        }
+        match &mut self.current {
+            // An echo from before a reconnection.
+            Some(current) if open.round < current.open.round => return,
+            Some(Current { open: now, .. })
+                if (now.round, now.epoch, now.base) == (open.round, open.epoch, base) => {}
+            _ => {
+                self.current = Some(Current::new(open));
+                self.obtain(cx, base_round, None, base);
                 return self.train_all(cx);
             }
         }
-        let (base_round, base) = (open.base_round, open.base);
-        self.current = Some(Current {
-            open,
-            exports: BTreeMap::new(),
-            tries: BTreeMap::new(),
-            weights: None,
-            attempts: 0,
-            fold: None,
-            contribution: None,
-        });
+        // A coordinator that was restarted, or a link that came back: say again what is known.
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        current.attempts = current.attempts.max(open.attempt);
+        for report in current
+            .exports
+            .values()
+            .filter_map(|export| export.report.clone())
+        {
+            cx.effect(Effect::Tell(Control::Reported {
+                round: open.round,
+                epoch: open.epoch,
+                report,
+            }));
+        }
+        let gone: Vec<NodeId> = open
+            .cohort
+            .into_iter()
+            .filter(|node| {
+                current
+                    .tries
+                    .get(node)
+                    .is_some_and(|tries| *tries > TRIES_MAX)
+            })
+            .collect();
+        for node in gone {
+            cx.effect(Effect::Tell(Control::TrainingFailed {
+                round: open.round,
+                node,
+                reason: "its update could not be used".into(),
+            }));
+        }
         self.obtain(cx, base_round, None, base);
         self.train_all(cx);
     }
 
-    fn on_exported(&mut self, cx: &mut Context<'_, Effect>, node: NodeId, exported: Exported) {
-        let region_len = (REGION_HEADER_BYTES + self.layout.len() * 4) as u64;
-        let Some(current) = &mut self.current else {
-            return cx.report(Event::LateAnswered {
-                round: exported.round,
-                from: node.to_string(),
-            });
-        };
-        if (exported.round, exported.epoch) != (current.open.round, current.open.epoch) {
-            return cx.report(Event::LateAnswered {
-                round: exported.round,
-                from: node.to_string(),
-            });
-        }
-        if !current.open.cohort.contains(&node)
-            || exported.region.owner != node
-            || exported.region.len != region_len
-        {
-            let reason = format!(
-                "a region of {} bytes where {region_len} are due",
-                exported.region.len
-            );
-            cx.report(Event::UpdateRefused {
-                round: exported.round,
-                node: node.clone(),
-                reason: reason.clone(),
-            });
-            return cx.effect(Effect::Tell(Control::TrainingFailed {
-                round: exported.round,
-                node,
-                reason,
-            }));
-        }
-        if current
-            .exports
-            .get(&node)
-            .is_some_and(|known| known.exported == exported)
-        {
-            return cx.report(Event::DuplicateAnswered {
-                round: exported.round,
-                from: node.to_string(),
-            });
-        }
-        let export = Export {
-            exported,
-            pending: BTreeMap::new(),
-            measured: BTreeMap::new(),
-            report: None,
-        };
-        current.exports.insert(node.clone(), export);
-        self.measure(cx, &node);
-    }
-
-    /// Asks for the slices of an update that nobody has measured or is measuring.
-    fn measure(&mut self, cx: &mut Context<'_, Effect>, node: &NodeId) {
-        let Some(export) = self
-            .current
-            .as_ref()
-            .and_then(|current| current.exports.get(node))
-        else {
-            return;
-        };
-        let asked: BTreeSet<u32> = export.pending.values().flatten().copied().collect();
-        let open = self
-            .slices
-            .iter()
-            .copied()
-            .filter(|slice| !asked.contains(slice) && !export.measured.contains_key(slice));
-        let shares = self.assign(open.collect::<Vec<_>>());
-        let export = self
-            .current
-            .as_mut()
-            .and_then(|current| current.exports.get_mut(node))
-            .expect("it was there above");
-        for (rank, slices) in shares {
-            export
-                .pending
-                .entry(rank.clone())
-                .or_default()
-                .extend(&slices);
-            let Exported {
-                round,
-                epoch,
-                ref region,
-                ..
-            } = export.exported;
-            let measure = Measure {
-                round,
-                epoch,
-                node: node.clone(),
-                region: region.clone(),
-                slices,
-            };
-            cx.effect(Effect::Member(rank, Control::Measure(measure)));
-        }
-    }
-
-    fn on_measured(&mut self, cx: &mut Context<'_, Effect>, rank: &NodeId, measured: Measured) {
-        let Some(current) = self
-            .current
-            .as_mut()
-            .filter(|current| current.open.round == measured.round)
-        else {
-            return;
-        };
-        let Some(export) = current.exports.get_mut(&measured.node) else {
-            return;
-        };
-        if export.exported.region.key != measured.key {
-            return;
-        }
-        let slices = match measured.result {
-            Ok(slices) => slices,
-            Err(reason) => return self.unreadable(cx, &measured.node, &reason),
-        };
-        let pending = export.pending.remove(rank).unwrap_or_default();
-        for slice in slices
-            .into_iter()
-            .filter(|slice| pending.contains(&slice.slice))
-        {
-            export.measured.entry(slice.slice).or_insert(slice);
-        }
-        if export.report.is_some() || export.measured.len() < self.slices.len() {
-            return self.measure(cx, &measured.node);
-        }
-        let squares = export
-            .measured
-            .values()
-            .fold(0.0, |sum, slice| sum + slice.squares);
-        let report = Report {
-            node: measured.node.clone(),
-            samples: export.exported.samples,
-            loss: export.exported.loss,
-            steps: export.exported.steps,
-            learning_rate: export.exported.learning_rate,
-            norm: squares.sqrt(),
-            finite: squares.is_finite(),
-        };
-        export.report = Some(report.clone());
-        let (round, epoch) = (current.open.round, current.open.epoch);
-        cx.effect(Effect::Tell(Control::Reported {
-            round,
-            epoch,
-            report,
-        }));
-        self.refold_if_missing(cx, &measured.node);
-    }
-
-    /// A member's region cannot be READ: it is as if it had not exported. It is asked again, a few times.
-    fn unreadable(&mut self, cx: &mut Context<'_, Effect>, node: &NodeId, reason: &str) {
-        let Some(current) = &mut self.current else {
-            return;
-        };
-        current.exports.remove(node);
-        let round = current.open.round;
-        let tries = current.tries.entry(node.clone()).or_default();
-        *tries += 1;
-        if *tries <= TRIES_MAX {
-            self.train(cx, node);
-        } else {
-            let reason = format!("its update could not be used {tries} times, last: {reason}");
-            cx.report(Event::UpdateRefused {
-                round,
-                node: node.clone(),
-                reason: reason.clone(),
-            });
-            cx.effect(Effect::Tell(Control::TrainingFailed {
-                round,
-                node: node.clone(),
-                reason,
-            }));
-        }
-    }
-
-    fn on_weigh(&mut self, cx: &mut Context<'_, Effect>, round: Round, weights: Vec<Weight>) {
-        let Some(current) = self
-            .current
-            .as_mut()
-            .filter(|current| current.open.round == round)
-        else {
-            return;
-        };
-        if current.weights.as_ref() == Some(&weights) {
-            if let Some(contribution) = &current.contribution {
-                return cx.effect(Effect::Tell(Control::Contribute(contribution.clone())));
-            }
-            if current.fold.is_some() {
-                return;
-            }
-        }
-        current.weights = Some(weights);
-        self.fold(cx);
-    }
-
-    /// A node that was weighed but lost its export has it again: the fold includes it, unless a contribution already stands.
-    fn refold_if_missing(&mut self, cx: &mut Context<'_, Effect>, node: &NodeId) {
-        let Some(current) = &self.current else { return };
-        let weighed = current
-            .weights
-            .iter()
-            .flatten()
-            .any(|weight| weight.node == *node && weight.weight > 0.0);
-        let inside = current
-            .fold
-            .as_ref()
-            .is_some_and(|fold| fold.members.contains(node));
-        if weighed && !inside && current.contribution.is_none() {
-            self.fold(cx);
-        }
-    }
-
-    /// Starts the fold, again if need be, over all weighed updates that can be had.
-    fn fold(&mut self, cx: &mut Context<'_, Effect>) {
-        let Some(current) = &mut self.current else {
-            return;
-        };
-        let round = current.open.round;
-        current.fold = None;
-        current.contribution = None;
-        let mut terms = Vec::new();
-        let mut weight = 0.0;
-        let mut members = Vec::new();
-        for rank in &self.ranks {
-            let given = current
-                .weights
-                .iter()
-                .flatten()
-                .find(|given| given.node == *rank && given.weight > 0.0);
-            let Some(given) = given else { continue };
-            let Some(export) = current
-                .exports
-                .get(rank)
-                .filter(|export| export.report.is_some())
-            else {
-                continue;
-            };
-            let Ok(factor) = fold::factor(given.weight, given.clip) else {
-                continue;
-            };
-            weight += given.weight;
-            members.push(rank.clone());
-            terms.push(Term {
-                node: rank.clone(),
-                region: export.exported.region.clone(),
-                factor,
-                checksums: export
-                    .measured
-                    .values()
-                    .map(|slice| slice.checksum)
-                    .collect(),
-            });
-        }
-        if terms.is_empty() {
-            return;
-        }
-        let exponent = match fold::exponent(weight) {
-            Ok(exponent) if current.attempts < ATTEMPTS_MAX => exponent,
-            Ok(_) => return self.give_up(cx, "the domain's fold was started too often"),
-            Err(error) => return self.give_up(cx, &error.to_string()),
-        };
-        let attempt = current.attempts;
-        current.attempts += 1;
-        if attempt > 0 {
-            let domain = self.domain.clone();
-            cx.report(Event::Regrouped {
-                round,
-                attempt,
-                domain,
-                members: members.clone(),
-            });
-        }
-        let (pending, done) = (BTreeMap::new(), BTreeMap::new());
-        current.fold = Some(Folding {
-            attempt,
-            terms,
-            members,
-            weight,
-            exponent,
-            pending,
-            done,
-        });
-        self.spread(cx);
-    }
-
-    /// Asks for the slices of the fold that nobody has folded or is folding.
-    fn spread(&mut self, cx: &mut Context<'_, Effect>) {
-        let Some(folding) = self
-            .current
-            .as_ref()
-            .and_then(|current| current.fold.as_ref())
-        else {
-            return;
-        };
-        let asked: BTreeSet<u32> = folding.pending.values().flatten().copied().collect();
-        let open = self
-            .slices
-            .iter()
-            .copied()
-            .filter(|slice| !asked.contains(slice) && !folding.done.contains_key(slice));
-        let shares = self.assign(open.collect::<Vec<_>>());
-        let current = self.current.as_mut().expect("it was there above");
-        let folding = current.fold.as_mut().expect("it was there above");
-        for (rank, slices) in shares {
-            folding
-                .pending
-                .entry(rank.clone())
-                .or_default()
-                .extend(&slices);
-            let fold = Fold {
-                round: current.open.round,
-                epoch: current.open.epoch,
-                attempt: folding.attempt,
-                terms: folding.terms.clone(),
-                slices,
-            };
-            cx.effect(Effect::Member(rank, Control::Fold(fold)));
-        }
-    }
-
-    fn give_up(&mut self, cx: &mut Context<'_, Effect>, reason: &str) {
-        let Some(current) = &mut self.current else {
-            return;
-        };
-        let round = current.open.round;
-        for node in current
-            .weights
-            .take()
-            .into_iter()
-            .flatten()
-            .map(|weight| weight.node)
-        {
-            let reason = reason.to_owned();
-            cx.effect(Effect::Tell(Control::TrainingFailed {
-                round,
-                node,
-                reason,
-            }));
-        }
-    }
-
-    fn on_folded(&mut self, cx: &mut Context<'_, Effect>, rank: &NodeId, folded: Folded) {
-        let Some(current) = self
-            .current
-            .as_mut()
-            .filter(|current| current.open.round == folded.round)
-        else {
-            return;
-        };
-        let Some(folding) = current
-            .fold
-            .as_mut()
-            .filter(|folding| folding.attempt == folded.attempt)
-        else {
-            return;
-        };
-        match folded.result {
-            Ok(region) => {
-                let pending = folding.pending.remove(rank).unwrap_or_default();
-                for slice in folded
-                    .slices
-                    .into_iter()
-                    .filter(|slice| pending.contains(slice))
-                {
-                    folding.done.insert(slice, region.clone());
-                }
-                if folding.done.len() < self.slices.len() {
-                    return self.spread(cx);
-                }
-                let parts = folding
-                    .done
-                    .iter()
-                    .map(|(slice, region)| (*slice, region.clone()))
-                    .collect();
-                cx.effect(Effect::Gather(Gather {
-                    round: current.open.round,
-                    epoch: current.open.epoch,
-                    attempt: folding.attempt,
-                    exponent: folding.exponent,
-                    parts,
-                }));
-            }
-            Err((blamed, reason)) if folding.members.contains(&blamed) => {
-                self.unreadable(cx, &blamed, &reason);
-                self.fold(cx);
-            }
-            Err((blamed, _)) => {
-                self.silent.insert(blamed);
-                folding.pending.remove(rank);
-                self.spread(cx);
-            }
-        }
-    }
-
-    fn on_gathered(
-        &mut self,
-        cx: &mut Context<'_, Effect>,
-        round: Round,
-        attempt: Attempt,
-        result: Result<Vec<Hash>, (NodeId, String)>,
-    ) {
-        let Some(current) = self
-            .current
-            .as_mut()
-            .filter(|current| current.open.round == round)
-        else {
-            return;
-        };
-        let Some(folding) = current
-            .fold
-            .as_ref()
-            .filter(|folding| folding.attempt == attempt)
-        else {
-            return;
-        };
-        match result {
-            Ok(chunks) => {
-                let contribution = Contribution {
-                    round,
-                    epoch: current.open.epoch,
-                    attempt,
-                    domain: self.domain.clone(),
-                    members: folding.members.clone(),
-                    weight: folding.weight,
-                    exponent: folding.exponent,
-                    chunks,
-                };
-                current.contribution = Some(contribution.clone());
-                cx.effect(Effect::Tell(Control::Contribute(contribution)));
-                let missing = current.weights.iter().flatten().filter(|weight| {
-                    weight.weight > 0.0 && !folding.members.contains(&weight.node)
-                });
-                for node in missing.map(|weight| weight.node.clone()) {
-                    let reason = "its update was lost after weighing".to_owned();
-                    cx.effect(Effect::Tell(Control::Unreachable {
-                        round,
-                        node,
-                        reason,
-                    }));
-                }
-            }
-            Err((rank, _)) => {
-                self.silent.insert(rank);
-                self.fold(cx);
-            }
-        }
-    }
-
     fn on_coordinator(&mut self, cx: &mut Context<'_, Effect>, control: Control) {
         match control {
-            Control::Resync => cx.effect(Effect::Tell(self.join())),
+            Control::Resync => self.introduce(cx),
             Control::Open(open) => self.on_open(cx, open),
-            Control::Weigh { round, weights } => self.on_weigh(cx, round, weights),
-            Control::Answer { round, answer, .. } => match answer {
-                Answer::Acknowledged => {}
-                Answer::Duplicate => cx.report(Event::DuplicateAnswered {
-                    round,
-                    from: self.domain.to_string(),
-                }),
-                Answer::Late => cx.report(Event::LateAnswered {
-                    round,
-                    from: self.domain.to_string(),
-                }),
-                Answer::Refused(reason) => {
-                    cx.report(Event::DomainDropped {
-                        round,
-                        domain: self.domain.clone(),
-                        reason,
-                    });
-                }
-            },
+            Control::Weigh {
+                round,
+                weights,
+                norms,
+            } => self.on_weigh(cx, round, weights, norms),
+            Control::Answer {
+                round,
+                attempt,
+                answer,
+            } => self.on_answer(cx, round, attempt, answer),
             Control::Commit(Commit {
                 round, base, hash, ..
             }) => {
-                if self
-                    .current
-                    .as_ref()
-                    .is_some_and(|current| current.open.round <= round)
-                {
+                if self.round().is_some_and(|open| open <= round) {
                     self.current = None;
                 }
                 self.obtain(cx, round, Some(base), hash);
                 self.tell_adopted(cx);
             }
             Control::Abort { round, reason } => {
-                if self
-                    .current
-                    .as_ref()
-                    .is_some_and(|current| current.open.round == round)
-                {
-                    self.current = None;
-                    for node in &self.present {
-                        cx.effect(Effect::Member(
-                            node.clone(),
-                            Control::Drop {
-                                round,
-                                reason: reason.clone(),
-                            },
-                        ));
-                    }
+                if self.round() != Some(round) {
+                    return;
+                }
+                self.current = None;
+                for node in &self.present {
+                    cx.effect(Effect::Member(
+                        node.clone(),
+                        Control::Drop {
+                            round,
+                            reason: reason.clone(),
+                        },
+                    ));
                 }
             }
             Control::Finish { reason } => {
@@ -788,6 +449,8 @@ impl Gateway {
                         },
                     ));
                 }
+                self.current = None;
+                self.finished = Some(reason.clone());
                 cx.effect(Effect::Finished(reason));
             }
             // Not a coordinator's words; the link's authorization has refused them before.
@@ -820,9 +483,16 @@ impl Gateway {
                 self.present.insert(node.clone());
                 self.silent.remove(&node);
                 self.holds.insert(node.clone(), (round, hash));
+                self.adopt_tries.remove(&node);
                 self.adopted = None;
+                if let Some(reason) = self.finished.clone() {
+                    return cx.effect(Effect::Member(node, Control::Leave { reason }));
+                }
                 match &self.model {
-                    Some(model) if (model.round, model.hash) != (round, hash) => {
+                    // A gateway that was restarted holds less than its members, until the coordinator says more.
+                    Some(model)
+                        if model.round >= round && (model.round, model.hash) != (round, hash) =>
+                    {
                         cx.effect(Effect::Member(node.clone(), Control::Adopt(model.clone())));
                     }
                     _ => self.tell_adopted(cx),
@@ -832,15 +502,16 @@ impl Gateway {
             }
             Control::Exported(exported) => self.on_exported(cx, node, exported),
             Control::Failed { round, reason } => {
-                if self
-                    .current
-                    .as_ref()
-                    .is_some_and(|current| current.open.round == round)
-                {
+                if self.round() == Some(round) {
                     self.unreadable(cx, &node, &reason);
                 } else if let Some(model) = self.model.clone().filter(|model| model.round >= round)
                 {
-                    cx.effect(Effect::Member(node, Control::Adopt(model)));
+                    let tries = self.adopt_tries.entry(node.clone()).or_default();
+                    *tries += 1;
+                    // After that the next order to train, or the next model, tries again.
+                    if *tries <= TRIES_MAX {
+                        cx.effect(Effect::Member(node, Control::Adopt(model)));
+                    }
                 }
             }
             Control::Measured(measured) => self.on_measured(cx, &node, measured),
@@ -861,12 +532,40 @@ impl Gateway {
             .present
             .iter()
             .all(|node| self.holds.get(node) == Some(&(round, hash)));
-        if everyone && self.adopted != Some((round, hash)) {
+        if everyone && !self.present.is_empty() && self.adopted != Some((round, hash)) {
             self.adopted = Some((round, hash));
             cx.effect(Effect::Tell(Control::Adopted {
                 round,
                 hash,
                 nodes: self.present.iter().cloned().collect(),
+            }));
+        }
+    }
+
+    fn on_unobtained(&mut self, cx: &mut Context<'_, Effect>, round: Round, reason: &str) {
+        let Some((_, _, hash)) = self.obtaining.filter(|(wanted, ..)| *wanted == round) else {
+            return;
+        };
+        self.obtain_tries += 1;
+        if self.obtain_tries <= TRIES_MAX {
+            // A step that did not fit or did not come: the whole model always does.
+            self.obtaining = Some((round, None, hash));
+            let base = None;
+            return cx.effect(Effect::Obtain { round, base, hash });
+        }
+        // The next Open or Commit, or the coordinator's answer to a join, asks for it again. Until then nobody need wait.
+        self.obtaining = None;
+        let Some(open) = self.current.as_ref().map(|current| &current.open) else {
+            return;
+        };
+        if (open.base_round, open.base) != (round, hash) {
+            return;
+        }
+        for node in &open.cohort {
+            cx.effect(Effect::Tell(Control::Unreachable {
+                round: open.round,
+                node: node.clone(),
+                reason: format!("its domain could not get the model: {reason}"),
             }));
         }
     }
@@ -895,7 +594,7 @@ impl Machine for Gateway {
 
     fn handle(&mut self, message: Message, cx: &mut Context<'_, Effect>) {
         match message {
-            Message::CoordinatorUp => cx.effect(Effect::Tell(self.join())),
+            Message::CoordinatorUp => self.introduce(cx),
             Message::Coordinator(control) => self.on_coordinator(cx, control),
             Message::MemberUp(node) => {
                 self.silent.remove(&node);
@@ -939,31 +638,13 @@ impl Machine for Gateway {
                     return;
                 }
                 self.model = Some(model.clone());
+                self.adopt_tries.clear();
                 for node in &self.present {
                     cx.effect(Effect::Member(node.clone(), Control::Adopt(model.clone())));
                 }
                 self.train_all(cx);
             }
-            Message::Obtained(round, Err(_)) => {
-                let Some((wanted, _, hash)) =
-                    self.obtaining.filter(|(wanted, ..)| *wanted == round)
-                else {
-                    return;
-                };
-                self.obtain_tries += 1;
-                if self.obtain_tries <= TRIES_MAX {
-                    // A step that did not fit or did not come: the whole model always does.
-                    self.obtaining = Some((wanted, None, hash));
-                    cx.effect(Effect::Obtain {
-                        round: wanted,
-                        base: None,
-                        hash,
-                    });
-                } else {
-                    // The next Open or Commit, or the coordinator's answer to a join, asks for it again.
-                    self.obtaining = None;
-                }
-            }
+            Message::Obtained(round, Err(reason)) => self.on_unobtained(cx, round, &reason),
             Message::Gathered(round, attempt, result) => {
                 self.on_gathered(cx, round, attempt, result)
             }

@@ -49,7 +49,8 @@ pub struct Member {
     adopt: Option<ModelRef>,
     train: Option<Train>,
     running: Option<Train>,
-    exported: Option<Exported>,
+    /// The last export, and the model that it was trained from.
+    exported: Option<(Exported, Hash)>,
 }
 
 impl Member {
@@ -122,24 +123,31 @@ impl Machine for Member {
                 cx.effect(Effect::Tell(Control::Join(join)));
             }
             Message::Train(train) => {
-                let same = |round, epoch| (round, epoch) == (train.round, train.epoch);
-                if let Some(exported) = self
-                    .exported
-                    .as_ref()
-                    .filter(|done| same(done.round, done.epoch))
+                let same = |round, epoch, base| {
+                    (round, epoch, base) == (train.round, train.epoch, train.model.hash)
+                };
+                let done = self.exported.as_ref();
+                if let Some((exported, _)) =
+                    done.filter(|(done, base)| same(done.round, done.epoch, *base))
                 {
                     // Asked again: the same update, never trained twice.
-                    return cx.effect(Effect::Tell(Control::Exported(exported.clone())));
-                }
-                if self
+                    cx.effect(Effect::Tell(Control::Exported(exported.clone())));
+                } else if train.round <= self.round {
+                    // An echo: that round is committed, and this node holds its model.
+                    cx.effect(Effect::Tell(Control::Holds {
+                        round: self.round,
+                        hash: self.hash,
+                    }));
+                } else if !self
                     .running
                     .as_ref()
-                    .is_some_and(|running| same(running.round, running.epoch))
+                    .is_some_and(|running| same(running.round, running.epoch, running.model.hash))
                 {
-                    return;
+                    self.train = Some(train);
                 }
-                self.train = Some(train);
             }
+            // An echo: committed rounds only grow.
+            Message::Adopt(model) if model.round < self.round => {}
             Message::Adopt(model) => {
                 if self
                     .train
@@ -188,11 +196,9 @@ impl Machine for Member {
             }
             Message::Trained(round, result) => {
                 self.busy = false;
-                let Some(running) = self.running.take() else {
-                    return;
-                };
-                match result {
-                    Ok((trained, region)) => {
+                match (self.running.take(), result) {
+                    (None, _) => {}
+                    (Some(running), Ok((trained, region))) => {
                         cx.report(Event::UpdateExported {
                             node: self.node.clone(),
                             round,
@@ -208,10 +214,10 @@ impl Machine for Member {
                             steps: trained.steps,
                             learning_rate: trained.learning_rate,
                         };
-                        self.exported = Some(exported.clone());
+                        self.exported = Some((exported.clone(), running.model.hash));
                         cx.effect(Effect::Tell(Control::Exported(exported)));
                     }
-                    Err(reason) => {
+                    (Some(_), Err(reason)) => {
                         let node = self.node.clone();
                         cx.report(Event::TrainingFailed {
                             node,

@@ -363,3 +363,6 @@ impl DomainPlan {
         self.nodes.iter().position(|peer| peer.id == *node)
     }
 }
+
+#[cfg(test)]
+pub(crate) mod samples;

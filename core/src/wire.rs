@@ -4,7 +4,9 @@
 //! stream per tensor object that the other side fetched (a fixed header, then raw bytes), and heartbeat datagrams. Tensor bytes never pass
 //! through a serializer. Everything that comes from a peer is checked against a bound before anything is allocated for it.
 
-use serde::de::DeserializeOwned;
+pub mod codec;
+mod header;
+
 use serde::{Deserialize, Serialize};
 
 use crate::aggregate::{Report, Weight};
@@ -12,12 +14,15 @@ use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::plan::SyncEvery;
 use crate::tensor::{Hash, Layout};
 
+pub use codec::DecodeError;
+pub use header::{FrameHeader, ObjectHeader, RegionHeader};
+
 /// The protocol's version; the handshake refuses another.
 pub const VERSION: u16 = 1;
 
-/// A fingerprint of the message schema: BLAKE3 of the golden frames in this module's tests, first eight bytes. Two builds that number
+/// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0;
+pub const FINGERPRINT: u64 = 0xe59b_a44d_6631_c944;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;
@@ -106,6 +111,8 @@ pub struct Open {
     pub base: Hash,
     /// The members of this domain that are asked.
     pub cohort: Vec<NodeId>,
+    /// The domain's first start of its fold: above every one that is noted, so that a gateway that was restarted repeats none.
+    pub attempt: Attempt,
     /// Local work.
     pub sync_every: SyncEvery,
     /// Seeds the local work.
@@ -323,6 +330,8 @@ pub enum Control {
     Weigh {
         round: Round,
         weights: Vec<Weight>,
+        /// The norms that they were fixed for, in the same order: an update of another norm is another update.
+        norms: Vec<f64>,
     },
     Answer {
         round: Round,
@@ -391,188 +400,7 @@ pub enum Control {
     },
 }
 
-/// A peer sent something that is no message of ours.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DecodeError {
-    /// Longer than the bound.
-    #[error("a message of {found} bytes, at most {limit} are allowed")]
-    TooLong {
-        /// As announced.
-        found: usize,
-        /// The bound.
-        limit: usize,
-    },
-    /// Shorter than its header says.
-    #[error("{found} bytes, expected {expected}")]
-    Short {
-        /// What came.
-        found: usize,
-        /// What was needed.
-        expected: usize,
-    },
-    /// Bytes behind the message.
-    #[error("{0} bytes follow the message")]
-    Trailing(usize),
-    /// Not the form of this message.
-    #[error("not a valid message: {0}")]
-    Malformed(String),
-}
-
-/// The one codec for control messages: bincode 2, fixed-width little-endian integers.
-pub mod codec {
-    use super::{CONTROL_BYTES_MAX, DecodeError, DeserializeOwned, Serialize};
-
-    fn config() -> impl bincode::config::Config {
-        bincode::config::standard()
-            .with_fixed_int_encoding()
-            .with_limit::<CONTROL_BYTES_MAX>()
-    }
-
-    /// Encodes a message.
-    ///
-    /// # Errors
-    /// The message is longer than [`CONTROL_BYTES_MAX`], which no plan within its limits can bring about.
-    pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, DecodeError> {
-        let bytes = bincode::serde::encode_to_vec(message, config())
-            .map_err(|error| DecodeError::Malformed(error.to_string()))?;
-        if bytes.len() > CONTROL_BYTES_MAX {
-            return Err(DecodeError::TooLong {
-                found: bytes.len(),
-                limit: CONTROL_BYTES_MAX,
-            });
-        }
-        Ok(bytes)
-    }
-
-    /// Decodes a message that must fill `bytes` exactly.
-    ///
-    /// # Errors
-    /// Too long, malformed, or followed by other bytes. Never panics.
-    pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
-        if bytes.len() > CONTROL_BYTES_MAX {
-            return Err(DecodeError::TooLong {
-                found: bytes.len(),
-                limit: CONTROL_BYTES_MAX,
-            });
-        }
-        let (message, read) = bincode::serde::decode_from_slice(bytes, config())
-            .map_err(|error| DecodeError::Malformed(error.to_string()))?;
-        if read != bytes.len() {
-            return Err(DecodeError::Trailing(bytes.len() - read));
-        }
-        Ok(message)
-    }
-}
-
-/// The header of a control frame: length of the message, its sequence number (from 1; 0: nothing but an acknowledgement), and the highest
-/// sequence number received from the other side.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FrameHeader {
-    /// Bytes of the message behind the header.
-    pub len: u32,
-    /// Sequence number.
-    pub sequence: u64,
-    /// Acknowledgement.
-    pub acknowledged: u64,
-}
-
-impl FrameHeader {
-    /// Its size on the wire.
-    pub const BYTES: usize = 20;
-
-    /// Its bytes.
-    pub fn to_bytes(self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..4].copy_from_slice(&self.len.to_le_bytes());
-        bytes[4..12].copy_from_slice(&self.sequence.to_le_bytes());
-        bytes[12..].copy_from_slice(&self.acknowledged.to_le_bytes());
-        bytes
-    }
-
-    /// Reads and checks a header.
-    ///
-    /// # Errors
-    /// The message would be longer than [`CONTROL_BYTES_MAX`].
-    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Result<Self, DecodeError> {
-        let len = u32::from_le_bytes(bytes[..4].try_into().expect("four bytes"));
-        if len as usize > CONTROL_BYTES_MAX {
-            return Err(DecodeError::TooLong {
-                found: len as usize,
-                limit: CONTROL_BYTES_MAX,
-            });
-        }
-        Ok(FrameHeader {
-            len,
-            sequence: u64::from_le_bytes(bytes[4..12].try_into().expect("eight bytes")),
-            acknowledged: u64::from_le_bytes(bytes[12..].try_into().expect("eight bytes")),
-        })
-    }
-}
-
-/// The header of a fetched object's stream: the fetcher's tag and the number of bytes that follow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ObjectHeader {
-    /// As in the fetch.
-    pub tag: u64,
-    /// Raw bytes behind the header.
-    pub len: u64,
-}
-
-impl ObjectHeader {
-    /// Its size on the wire.
-    pub const BYTES: usize = 16;
-
-    /// Its bytes.
-    pub fn to_bytes(self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..8].copy_from_slice(&self.tag.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.len.to_le_bytes());
-        bytes
-    }
-
-    /// Reads a header.
-    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
-        ObjectHeader {
-            tag: u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")),
-            len: u64::from_le_bytes(bytes[8..].try_into().expect("eight bytes")),
-        }
-    }
-}
-
-/// What stands in front of the elements in a region, so that a reader knows what it has READ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RegionHeader {
-    /// The view.
-    pub epoch: Epoch,
-    /// The round whose update, fold or model this is.
-    pub round: Round,
-    /// Which start of a fold; 0 elsewhere.
-    pub attempt: Attempt,
-}
-
-impl RegionHeader {
-    const MAGIC: u32 = u32::from_le_bytes(*b"tbl1");
-
-    /// Its bytes, [`REGION_HEADER_BYTES`] of them.
-    pub fn to_bytes(self) -> [u8; REGION_HEADER_BYTES] {
-        let mut bytes = [0; REGION_HEADER_BYTES];
-        bytes[..4].copy_from_slice(&Self::MAGIC.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.attempt.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.epoch.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.round.to_le_bytes());
-        bytes
-    }
-
-    /// Reads a header; `None` if the region has none.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        (word(0)? == Self::MAGIC).then_some(())?;
-        Some(RegionHeader {
-            attempt: word(4)?,
-            epoch: long(8)?,
-            round: long(16)?,
-        })
-    }
-}
+#[cfg(test)]
+pub(crate) mod samples;
+#[cfg(test)]
+mod tests;

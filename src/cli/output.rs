@@ -47,6 +47,9 @@ impl Display {
                 self.bar
                     .set_message(format!("{} (round {round} is open)", self.last()));
             }
+            Event::LinkRefused { node, peer, reason } => {
+                self.note(&format!("{node} cannot talk to {peer}: {reason}"));
+            }
             Event::PeerLost { peer, .. } => self.note(&format!("{peer} gives no sign of life")),
             Event::UpdateRefused { node, reason, .. } => {
                 self.note(&format!("the update of {node} was refused: {reason}"))

@@ -1,0 +1,389 @@
+//! When a round goes on, and how it ends.
+
+use std::collections::BTreeSet;
+
+use super::round::{Phase, is_met};
+use super::{Coordinator, Effect, Ending, FoldError, Outcome};
+use crate::event::{Event, Finished, RoundState};
+use crate::ids::{DomainId, NodeId, Round};
+use crate::machine::Context;
+use crate::time::Micros;
+use crate::wire::{Commit, Control};
+
+impl Coordinator {
+    /// Looks whether the open round can go on, and says when to look again.
+    pub(super) fn check(&mut self, cx: &mut Context<'_, Effect>) {
+        self.check_ending(cx);
+        if self.ending.is_some() {
+            return;
+        }
+        let Some(current) = &self.current else {
+            return self.open_next(cx);
+        };
+        match current.phase {
+            Phase::Reports => self.check_reports(cx),
+            Phase::Contributions => self.check_contributions(cx),
+            Phase::Weighing | Phase::Folding(_) if cx.now() >= current.close_by => {
+                let limit = self.plan.round.close_limit;
+                let reason = format!("closing took longer than close_limit ({limit:?})");
+                self.abort(cx, reason);
+            }
+            Phase::Weighing | Phase::Folding(_) => cx.wake_at(current.close_by),
+            // Its record may exist already: only the answer tells.
+            Phase::Committing => {}
+        }
+    }
+
+    fn is_lost(&self, node: &NodeId) -> bool {
+        self.domains
+            .get(&node.domain())
+            .is_some_and(|domain| domain.lost)
+    }
+
+    fn check_reports(&mut self, cx: &mut Context<'_, Effect>) {
+        let Some(current) = &self.current else { return };
+        if current.cohort.is_empty() {
+            return self.abort(cx, "empty cohort: every node is declared absent".into());
+        }
+        let quorum = is_met(&self.plan, current, current.reports.keys());
+        let waiting = current.cohort.iter().any(|node| {
+            !current.has_answered(node)
+                && !current.unreachable.contains(node)
+                && !self.is_lost(node)
+        });
+        if quorum && (!waiting || current.is_grace_over(cx.now())) {
+            return self.weigh(cx);
+        }
+        let able = current.cohort.iter().filter(|node| current.may_count(node));
+        if !is_met(&self.plan, current, able.clone()) {
+            let reason = current.hopeless(&self.plan, able);
+            return self.abort(cx, reason);
+        }
+        // The second gate lies before the deadline, too: the grace leaves it a quarter of the round's time.
+        let reserve = current.deadline.since(current.opened) / 4;
+        let latest = current.deadline - reserve.min(self.plan.round.close_limit);
+        self.wait_or_abort(cx, quorum, latest);
+    }
+
+    fn weigh(&mut self, cx: &mut Context<'_, Effect>) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        current.phase = Phase::Weighing;
+        current.grace = None;
+        let reports = current.reports.values().cloned().collect();
+        cx.wake_at(current.close_by);
+        cx.effect(Effect::Weigh(current.round, reports));
+    }
+
+    fn check_contributions(&mut self, cx: &mut Context<'_, Effect>) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        let members = current.noted.values().flat_map(|noted| &noted.members);
+        let quorum = is_met(&self.plan, current, members.clone());
+        let inside: BTreeSet<&NodeId> = members.collect();
+        let outside: Vec<&NodeId> = current
+            .weights
+            .iter()
+            .filter(|weight| weight.weight > 0.0 && !inside.contains(&weight.node))
+            .map(|weight| &weight.node)
+            .collect();
+        let domains = &self.domains;
+        let waiting = !current.noting.is_empty()
+            || outside.iter().any(|node| {
+                let domain = node.domain();
+                !current.unreachable.contains(*node)
+                    && !current.failed.contains_key(*node)
+                    && !current.dropped.contains_key(&domain)
+                    && !domains.get(&domain).is_some_and(|domain| domain.lost)
+            });
+        let now = cx.now();
+        if quorum && (!waiting || current.deadline <= now || current.is_grace_over(now)) {
+            return self.fold(cx, 0);
+        }
+        let on_the_way = current.noting.values().flat_map(|noting| &noting.members);
+        let able = outside
+            .iter()
+            .copied()
+            .filter(|node| !current.failed.contains_key(*node))
+            .chain(inside.iter().copied())
+            .chain(on_the_way);
+        if !is_met(&self.plan, current, able.clone()) {
+            let reason = current.hopeless(&self.plan, able);
+            return self.abort(cx, reason);
+        }
+        if !quorum {
+            // A smaller contribution took the place of the one that had met it.
+            current.grace = None;
+        }
+        let latest = current.deadline;
+        self.wait_or_abort(cx, quorum, latest);
+    }
+
+    /// Waits for the deadline, or for the grace, which ends by `latest`.
+    fn wait_or_abort(&mut self, cx: &mut Context<'_, Effect>, quorum: bool, latest: Micros) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        if cx.now() >= current.deadline {
+            let reason = current.shortfall(&self.plan);
+            self.adaptive.on_missed();
+            return self.abort(cx, reason);
+        }
+        if quorum && current.grace.is_none() {
+            cx.report(Event::QuorumReached {
+                round: current.round,
+            });
+            let grace = (cx.now() + self.plan.round.grace).min(latest);
+            current.grace = Some(grace.max(cx.now()));
+            return self.check(cx);
+        }
+        cx.wake_at(current.grace.unwrap_or(current.deadline));
+    }
+
+    fn fold(&mut self, cx: &mut Context<'_, Effect>, start: u32) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        current.phase = Phase::Folding(start);
+        current.close_by = current.close_by.min(cx.now() + self.plan.round.close_limit);
+        cx.wake_at(current.close_by);
+        cx.effect(Effect::Fold(
+            current.round,
+            start,
+            current.noted.values().cloned().collect(),
+        ));
+    }
+
+    pub(super) fn on_folded(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        round: Round,
+        start: u32,
+        result: Result<(), FoldError>,
+    ) {
+        let (Some(current), Some(committed)) = (&mut self.current, &self.committed) else {
+            return;
+        };
+        if (current.round, current.phase) != (round, Phase::Folding(start)) {
+            return;
+        }
+        match result {
+            Ok(()) => {
+                current.phase = Phase::Committing;
+                let record = current.record(committed, cx.now(), None);
+                cx.effect(Effect::Commit(Box::new(record)));
+            }
+            Err(FoldError::Result(reason)) => self.abort(cx, reason),
+            Err(FoldError::Domain(domain, reason)) => {
+                cx.report(Event::DomainDropped {
+                    round,
+                    domain: domain.clone(),
+                    reason: reason.clone(),
+                });
+                current.noted.remove(&domain);
+                current.dropped.insert(domain.clone(), reason.clone());
+                if is_met(
+                    &self.plan,
+                    current,
+                    current.noted.values().flat_map(|noted| &noted.members),
+                ) {
+                    self.fold(cx, start + 1);
+                } else {
+                    self.abort(
+                        cx,
+                        format!("the acknowledged contribution of {domain} was lost: {reason}"),
+                    );
+                }
+            }
+        }
+    }
+
+    pub(super) fn on_committed(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        round: Round,
+        result: Result<Outcome, String>,
+    ) {
+        if self
+            .current
+            .as_ref()
+            .is_none_or(|current| (current.round, current.phase) != (round, Phase::Committing))
+        {
+            return;
+        }
+        let outcome = match result {
+            Ok(outcome) => outcome,
+            Err(reason) => {
+                // What cannot be written down is not committed, and the next round could not be either.
+                self.drop_round(cx);
+                let reason = format!("round {round} could not be committed: {reason}");
+                return self.end(cx, reason);
+            }
+        };
+        let (Some(current), Some(committed)) = (self.current.take(), &mut self.committed) else {
+            return;
+        };
+        let state = current.record(committed, cx.now(), None).state;
+        let contributions = current
+            .noted
+            .values()
+            .map(|noted| (noted.domain.clone(), noted.attempt))
+            .collect();
+        let commit = Commit {
+            round,
+            base: committed.hash,
+            hash: outcome.hash,
+            contributions,
+        };
+        committed.ended = round;
+        committed.round = round;
+        committed.hash = outcome.hash;
+        committed.accuracy = outcome.accuracy;
+        committed.loss = outcome.loss;
+        match state {
+            RoundState::Committed => committed.tally.0 += 1,
+            _ => committed.tally.1 += 1,
+        }
+        self.failed_in_a_row = 0;
+        self.adaptive.on_round(current.arrivals);
+        let joined: Vec<DomainId> = self.joined().cloned().collect();
+        for domain in joined {
+            cx.effect(Effect::Offer(domain.clone(), round));
+            cx.effect(Effect::Tell(domain, Control::Commit(commit.clone())));
+        }
+        self.announced = Some(commit);
+        self.check_ending(cx);
+        self.open_next(cx);
+    }
+
+    pub(super) fn abort(&mut self, cx: &mut Context<'_, Effect>, reason: String) {
+        let (Some(current), Some(committed)) = (self.current.take(), &mut self.committed) else {
+            return;
+        };
+        let record = current.record(committed, cx.now(), Some(reason.clone()));
+        committed.ended = current.round;
+        committed.tally.2 += 1;
+        for domain in self.joined() {
+            cx.effect(Effect::Tell(
+                domain.clone(),
+                Control::Abort {
+                    round: current.round,
+                    reason: reason.clone(),
+                },
+            ));
+        }
+        cx.effect(Effect::Record(Box::new(record)));
+        self.failed_in_a_row += 1;
+        // In a step of its own: first this round's record, then the next round's opening.
+        cx.wake_at(cx.now());
+    }
+
+    /// Forgets the open round without an outcome: it is not over, only this run is.
+    fn drop_round(&mut self, cx: &mut Context<'_, Effect>) {
+        if let Some(current) = self.current.take() {
+            for domain in self.joined() {
+                cx.effect(Effect::Tell(
+                    domain.clone(),
+                    Control::Abort {
+                        round: current.round,
+                        reason: "the run ends".into(),
+                    },
+                ));
+            }
+        }
+    }
+
+    /// Begins the end. A round that is being committed is waited for, since its record may exist already; any other is dropped, and is run
+    /// again when the run is resumed.
+    pub(super) fn end(&mut self, cx: &mut Context<'_, Effect>, reason: String) {
+        self.ending = Some(Ending {
+            reason,
+            until: cx.now() + self.plan.round.close_limit,
+            done: false,
+        });
+        if self.phase() != Some(Phase::Committing) {
+            self.drop_round(cx);
+        }
+        self.check_ending(cx);
+    }
+
+    pub(super) fn on_stop(&mut self, cx: &mut Context<'_, Effect>, reason: String) {
+        match &mut self.ending {
+            None => self.end(cx, reason),
+            // All rounds are run: only stragglers were waited for.
+            Some(ending) if ending.reason.is_empty() => {
+                ending.until = ending.until.min(cx.now());
+                self.check_ending(cx);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// The run is over once every domain that can be reached holds the last model, or after `close_limit`.
+    pub(super) fn check_ending(&mut self, cx: &mut Context<'_, Effect>) {
+        let phase = self.phase();
+        let (Some(ending), Some(committed)) = (&mut self.ending, &self.committed) else {
+            return;
+        };
+        if ending.done {
+            return;
+        }
+        // An interrupted or failed run does not wait for domains that are behind.
+        let behind = self
+            .domains
+            .values()
+            .any(|domain| !domain.lost && domain.adopted != Some(committed.hash));
+        let waits = phase.is_some() || (ending.reason.is_empty() && behind);
+        if waits && cx.now() < ending.until {
+            return cx.wake_at(ending.until);
+        }
+        ending.done = true;
+        let mut reason = ending.reason.clone();
+        if let Some(current) = self.current.take() {
+            reason = format!(
+                "{reason}; round {} was still being committed, resuming tells its outcome",
+                current.round
+            );
+        }
+        for (id, domain) in &self.domains {
+            if ending.reason.is_empty() && domain.adopted != Some(committed.hash) {
+                let why = match (domain.lost, domain.joined) {
+                    (true, _) => "its gateway gives no sign of life",
+                    (false, false) => "it never joined",
+                    (false, true) => "it did not adopt it in time",
+                };
+                cx.report(Event::DomainDropped {
+                    round: committed.ended,
+                    domain: id.clone(),
+                    reason: format!("it does not hold the last model: {why}"),
+                });
+            }
+            if domain.joined {
+                cx.effect(Effect::Tell(
+                    id.clone(),
+                    Control::Finish {
+                        reason: reason.clone(),
+                    },
+                ));
+            }
+        }
+        let (done, degraded, aborted) = committed.tally;
+        cx.effect(Effect::Finish(Finished {
+            rounds: done + degraded + aborted,
+            committed: done,
+            degraded,
+            aborted,
+            accuracy: committed.accuracy,
+            loss: committed.loss,
+            model_hash: committed.hash,
+            reason,
+            wall_s: cx.now().since(self.began.unwrap_or_default()).as_secs_f64(),
+        }));
+    }
+
+    fn phase(&self) -> Option<Phase> {
+        self.current.as_ref().map(|current| current.phase)
+    }
+}

@@ -1,0 +1,430 @@
+//! The second half of a domain's round: weighed updates are folded slice by slice, the parts gathered, the sum announced.
+//!
+//! A contribution once announced stands until a heavier one replaces it: a member whose update was lost and came back lets the fold grow,
+//! one that vanishes afterwards takes nothing away.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{ATTEMPTS_MAX, Effect, FAILURES_MAX, Folding, Gateway, Gather, Weighed};
+use crate::aggregate::Weight;
+use crate::event::Event;
+use crate::fold;
+use crate::ids::{Attempt, NodeId, Round};
+use crate::machine::Context;
+use crate::tensor::Hash;
+use crate::wire::{Answer, Contribution, Control, Fold, Folded, Term};
+
+impl Gateway {
+    pub(super) fn on_weigh(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        round: Round,
+        weights: Vec<Weight>,
+        norms: Vec<f64>,
+    ) {
+        let Some(current) = self
+            .current
+            .as_mut()
+            .filter(|current| current.open.round == round)
+        else {
+            return;
+        };
+        let weighed: Vec<Weighed> = weights
+            .into_iter()
+            .zip(norms)
+            .map(|(weight, norm)| Weighed { weight, norm })
+            .collect();
+        current.closed = false;
+        if current.weighed.as_ref() == Some(&weighed) {
+            if let Some(contribution) = &current.contribution {
+                // A coordinator that was restarted: it has not noted this one, as far as it says.
+                return cx.effect(Effect::Tell(Control::Contribute(contribution.clone())));
+            }
+            if current.fold.is_some() {
+                return;
+            }
+        }
+        current.weighed = Some(weighed);
+        current.contribution = None;
+        current.answered = false;
+        self.refuse_changed(cx);
+        self.fold(cx);
+    }
+
+    /// Takes out updates that are not those that were weighed: their clip factor would not bound them.
+    pub(super) fn refuse_changed(&mut self, cx: &mut Context<'_, Effect>) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        let changed = |weighed: &&Weighed| {
+            let export = current.exports.get(&weighed.weight.node);
+            export
+                .and_then(|export| export.report.as_ref())
+                .is_some_and(|report| report.norm.to_bits() != weighed.norm.to_bits())
+        };
+        let stands = |weighed: &&Weighed| {
+            let standing = current.contribution.as_ref();
+            standing.is_some_and(|standing| standing.members.contains(&weighed.weight.node))
+        };
+        let changed: Vec<NodeId> = current
+            .weighed
+            .iter()
+            .flatten()
+            .filter(|weighed| changed(weighed) && !stands(weighed))
+            .map(|weighed| weighed.weight.node.clone())
+            .collect();
+        for node in &changed {
+            current.exports.remove(node);
+        }
+        for node in changed {
+            self.refuse(
+                cx,
+                node,
+                "its update is not the one that was weighed".into(),
+            );
+        }
+    }
+
+    /// Folds anew if that brings in more than the contribution that stands: a weighed member that had lost its export has it again.
+    ///
+    /// Only once the coordinator has answered the last one, so that no more than two sums are kept.
+    pub(super) fn grow(&mut self, cx: &mut Context<'_, Effect>) {
+        let Some(current) = &self.current else { return };
+        let (inside, may) = match (&current.fold, &current.contribution) {
+            (folding, None) => (
+                folding.as_ref().map(|folding| &folding.members),
+                !current.closed,
+            ),
+            (_, Some(standing)) => (
+                Some(&standing.members),
+                current.answered && !current.closed && current.fold.is_none(),
+            ),
+        };
+        let more = current
+            .terms()
+            .any(|(node, ..)| !inside.is_some_and(|inside| inside.contains(node)));
+        if may && more {
+            self.fold(cx);
+        }
+    }
+
+    /// Starts the fold, again if need be, over all weighed updates that can be had.
+    pub(super) fn fold(&mut self, cx: &mut Context<'_, Effect>) {
+        let ranks = self.ranks.clone();
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        current.fold = None;
+        let mut terms = Vec::new();
+        let mut weight = 0.0;
+        let mut members = Vec::new();
+        for rank in &ranks {
+            let Some((_, given, export)) = current.terms().find(|(node, ..)| *node == rank) else {
+                continue;
+            };
+            let Ok(factor) = fold::factor(given.weight, given.clip) else {
+                continue;
+            };
+            weight += given.weight;
+            members.push(rank.clone());
+            terms.push(Term {
+                node: rank.clone(),
+                region: export.exported.region.clone(),
+                factor,
+                checksums: export
+                    .measured
+                    .values()
+                    .map(|slice| slice.checksum)
+                    .collect(),
+            });
+        }
+        if terms.is_empty() {
+            return;
+        }
+        if current
+            .contribution
+            .as_ref()
+            .is_some_and(|standing| standing.weight >= weight)
+        {
+            return;
+        }
+        let exponent = match fold::exponent(weight) {
+            Ok(_) if current.attempts.saturating_sub(current.open.attempt) >= ATTEMPTS_MAX => {
+                return self.give_up(cx, "the domain's fold was started too often");
+            }
+            Ok(exponent) => exponent,
+            Err(error) => return self.give_up(cx, &error.to_string()),
+        };
+        let attempt = current.attempts;
+        current.attempts = current.attempts.saturating_add(1);
+        if attempt > 0 {
+            cx.report(Event::Regrouped {
+                round: current.open.round,
+                attempt,
+                domain: self.domain.clone(),
+                members: members.clone(),
+            });
+        }
+        current.fold = Some(Folding {
+            attempt,
+            terms,
+            members,
+            weight,
+            exponent,
+            pending: BTreeMap::new(),
+            done: BTreeMap::new(),
+            gathering: false,
+        });
+        self.spread(cx);
+    }
+
+    /// Asks for the slices of the fold that nobody has folded or is folding.
+    pub(super) fn spread(&mut self, cx: &mut Context<'_, Effect>) {
+        let Some(current) = &self.current else { return };
+        let Some(folding) = &current.fold else { return };
+        let asked: BTreeSet<u32> = folding.pending.values().flatten().copied().collect();
+        let open: Vec<u32> = self
+            .slices
+            .iter()
+            .copied()
+            .filter(|slice| !asked.contains(slice) && !folding.done.contains_key(slice))
+            .collect();
+        let shares = self.assign(open, &current.excused);
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        let Some(folding) = &mut current.fold else {
+            return;
+        };
+        for (rank, slices) in shares {
+            folding
+                .pending
+                .entry(rank.clone())
+                .or_default()
+                .extend(&slices);
+            let fold = Fold {
+                round: current.open.round,
+                epoch: current.open.epoch,
+                attempt: folding.attempt,
+                terms: folding.terms.clone(),
+                slices,
+            };
+            cx.effect(Effect::Member(rank, Control::Fold(fold)));
+        }
+    }
+
+    /// A rank could not do its part: others do it, unless the whole domain keeps failing.
+    fn excuse(&mut self, cx: &mut Context<'_, Effect>, rank: NodeId, reason: &str) -> bool {
+        let Some(current) = &mut self.current else {
+            return false;
+        };
+        current.excused.insert(rank.clone());
+        current.failures += 1;
+        if current.failures < FAILURES_MAX {
+            return true;
+        }
+        self.give_up(
+            cx,
+            &format!("the domain's ranks failed too often, last {rank}: {reason}"),
+        );
+        false
+    }
+
+    /// The domain adds nothing more to this round; what stands, stands.
+    fn give_up(&mut self, cx: &mut Context<'_, Effect>, reason: &str) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        current.fold = None;
+        current.closed = true;
+        let standing = current.contribution.clone();
+        let outside: Vec<NodeId> = current
+            .weighed
+            .iter()
+            .flatten()
+            .map(|weighed| weighed.weight.node.clone())
+            .filter(|node| {
+                standing
+                    .as_ref()
+                    .is_none_or(|standing| !standing.members.contains(node))
+            })
+            .collect();
+        for node in outside {
+            self.refuse(cx, node, reason.to_owned());
+        }
+    }
+
+    pub(super) fn on_folded(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        rank: &NodeId,
+        folded: Folded,
+    ) {
+        let Some(current) = self
+            .current
+            .as_mut()
+            .filter(|current| current.open.round == folded.round)
+        else {
+            return;
+        };
+        let Some(folding) = current
+            .fold
+            .as_mut()
+            .filter(|folding| folding.attempt == folded.attempt)
+        else {
+            return;
+        };
+        let mut slices = folded.slices;
+        slices.retain(|slice| super::take(&mut folding.pending, rank, *slice));
+        // Who is not asked any more has been replaced, or says it twice.
+        if slices.is_empty() {
+            return;
+        }
+        match folded.result {
+            Ok(region) if region.owner == *rank => {
+                for slice in slices {
+                    folding.done.insert(slice, region.clone());
+                }
+                self.gather(cx);
+            }
+            Err((blamed, reason)) if folding.members.contains(&blamed) => {
+                self.unreadable(cx, &blamed, &reason);
+                self.fold(cx);
+            }
+            Ok(region) => {
+                let reason = format!("its result lies in a region of {}", region.owner);
+                if self.excuse(cx, rank.clone(), &reason) {
+                    self.spread(cx);
+                }
+            }
+            Err((_, reason)) => {
+                if self.excuse(cx, rank.clone(), &reason) {
+                    self.spread(cx);
+                }
+            }
+        }
+    }
+
+    fn gather(&mut self, cx: &mut Context<'_, Effect>) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        let Some(folding) = &mut current.fold else {
+            return;
+        };
+        if folding.done.len() < self.slices.len() {
+            return self.spread(cx);
+        }
+        if folding.gathering {
+            return;
+        }
+        folding.gathering = true;
+        cx.effect(Effect::Gather(Gather {
+            round: current.open.round,
+            epoch: current.open.epoch,
+            attempt: folding.attempt,
+            exponent: folding.exponent,
+            parts: folding
+                .done
+                .iter()
+                .map(|(slice, region)| (*slice, region.clone()))
+                .collect(),
+        }));
+    }
+
+    pub(super) fn on_gathered(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        round: Round,
+        attempt: Attempt,
+        result: Result<Vec<Hash>, (NodeId, String)>,
+    ) {
+        let domain = self.domain.clone();
+        let Some(current) = self
+            .current
+            .as_mut()
+            .filter(|current| current.open.round == round)
+        else {
+            return;
+        };
+        let Some(folding) = current
+            .fold
+            .take_if(|folding| folding.attempt == attempt && folding.gathering)
+        else {
+            return;
+        };
+        let chunks = match result {
+            Ok(chunks) => chunks,
+            Err((rank, reason)) => {
+                if self.excuse(cx, rank, &reason) {
+                    self.fold(cx);
+                }
+                return;
+            }
+        };
+        let contribution = Contribution {
+            round,
+            epoch: current.open.epoch,
+            attempt,
+            domain,
+            members: folding.members,
+            weight: folding.weight,
+            exponent: folding.exponent,
+            chunks,
+        };
+        current.contribution = Some(contribution.clone());
+        current.answered = false;
+        cx.effect(Effect::Tell(Control::Contribute(contribution.clone())));
+        // Who can be reached may still bring its update again; for the others nobody should wait.
+        let gone: Vec<NodeId> = current
+            .weighed
+            .iter()
+            .flatten()
+            .filter(|weighed| weighed.weight.weight > 0.0)
+            .map(|weighed| &weighed.weight.node)
+            .filter(|node| !contribution.members.contains(node) && !self.present.contains(*node))
+            .cloned()
+            .collect();
+        for node in gone {
+            let reason = "its update was lost after weighing".to_owned();
+            cx.effect(Effect::Tell(Control::Unreachable {
+                round,
+                node,
+                reason,
+            }));
+        }
+    }
+
+    pub(super) fn on_answer(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        round: Round,
+        attempt: Attempt,
+        answer: Answer,
+    ) {
+        if let Some(current) = self
+            .current
+            .as_mut()
+            .filter(|current| current.open.round == round)
+            && current
+                .contribution
+                .as_ref()
+                .is_some_and(|standing| standing.attempt == attempt)
+        {
+            current.answered = true;
+            current.closed |= matches!(answer, Answer::Late | Answer::Refused(_));
+        }
+        let from = self.domain.to_string();
+        match answer {
+            Answer::Acknowledged => {}
+            Answer::Duplicate => cx.report(Event::DuplicateAnswered { round, from }),
+            Answer::Late => cx.report(Event::LateAnswered { round, from }),
+            Answer::Refused(reason) => cx.report(Event::DomainDropped {
+                round,
+                domain: self.domain.clone(),
+                reason,
+            }),
+        }
+        self.grow(cx);
+    }
+}

@@ -1,0 +1,89 @@
+//! Small plans, for tests of the machines one by one and all together (`tests/federation/`).
+
+use std::time::Duration;
+
+use crate::ids::{DomainId, NodeId};
+use crate::plan::*;
+use crate::tensor::Layout;
+
+/// A plan of domains `d0`, `d1`, ... with so many nodes each; the first node of `d0` coordinates.
+pub fn plan(sizes: &[usize]) -> Plan {
+    let domains: Vec<DomainPlan> = sizes
+        .iter()
+        .enumerate()
+        .map(|(index, size)| domain(index, *size))
+        .collect();
+    Plan {
+        name: "pure".into(),
+        rounds: 10,
+        sync_every: SyncEvery::Steps(1),
+        coordinator: domains[0].gateways[0].clone(),
+        seed: 7,
+        round: RoundPlan {
+            quorum: Quorum::All,
+            deadline: Deadline::Fixed(Duration::from_secs(10)),
+            grace: Duration::from_secs(1),
+            failed_limit: 1000,
+            close_limit: Duration::from_secs(5),
+            absent: Default::default(),
+        },
+        model: ModelPlan {
+            trainer: TrainerKind::DigitsSoftmax,
+            hidden: 1,
+            learning_rate: 0.1,
+            batch: 1,
+            init: Init::Zeros,
+            order: Order::Sequential,
+            partition: Partition::Iid,
+        },
+        aggregator: AggregatorPlan {
+            kind: "fedavg".into(),
+            weights: BaseWeights::Samples,
+            clip: Clip::Median,
+            loss_limit: 1.0,
+            norm_limit: 1.0,
+            penalty: 1.0,
+            relative: false,
+        },
+        outer: OuterPlan {
+            optimizer: OuterKind::Sgd,
+            learning_rate: 1.0,
+            momentum: 0.0,
+        },
+        domains,
+        links: Vec::new(),
+        heartbeat: HeartbeatPlan {
+            every: Duration::from_millis(500),
+            retry: [1, 2, 4].map(Duration::from_secs).to_vec(),
+        },
+        security: SecurityPlan::default(),
+        checkpoint: CheckpointPlan {
+            folder: "state".into(),
+            every: 1,
+        },
+    }
+}
+
+fn domain(index: usize, size: usize) -> DomainPlan {
+    let id: DomainId = format!("d{index}").parse().expect("a name");
+    let nodes: Vec<NodePlan> = (0..size)
+        .map(|rank| NodePlan {
+            id: NodeId::new(&id, &format!("n{rank}")).expect("a name"),
+            listen: None,
+            advertise: None,
+        })
+        .collect();
+    DomainPlan {
+        gateways: vec![nodes[0].id.clone()],
+        id,
+        fabric: Fabric::Shm,
+        nodes,
+        root: "root.pem".into(),
+        root_sha256: None,
+    }
+}
+
+/// Three slices in a domain of three, one chunk in a contribution.
+pub fn layout() -> Layout {
+    Layout::new([("w", vec![3 * 4096])]).expect("it is small")
+}

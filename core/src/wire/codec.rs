@@ -1,0 +1,75 @@
+//! The one codec for control messages: bincode 2, fixed-width little-endian integers.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::CONTROL_BYTES_MAX;
+
+/// A peer sent something that is no message of ours.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// Longer than the bound.
+    #[error("a message of {found} bytes, at most {limit} are allowed")]
+    TooLong {
+        /// As announced.
+        found: usize,
+        /// The bound.
+        limit: usize,
+    },
+    /// Shorter than its header says.
+    #[error("{found} bytes, expected {expected}")]
+    Short {
+        /// What came.
+        found: usize,
+        /// What was needed.
+        expected: usize,
+    },
+    /// Bytes behind the message.
+    #[error("{0} bytes follow the message")]
+    Trailing(usize),
+    /// Not the form of this message.
+    #[error("not a valid message: {0}")]
+    Malformed(String),
+}
+
+fn config() -> impl bincode::config::Config {
+    bincode::config::standard()
+        .with_fixed_int_encoding()
+        .with_limit::<CONTROL_BYTES_MAX>()
+}
+
+/// Encodes a message.
+///
+/// # Errors
+/// The message is longer than [`CONTROL_BYTES_MAX`], which no plan within its limits can bring about.
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, DecodeError> {
+    let bytes = bincode::serde::encode_to_vec(message, config())
+        .map_err(|error| DecodeError::Malformed(error.to_string()))?;
+    if bytes.len() > CONTROL_BYTES_MAX {
+        return Err(DecodeError::TooLong {
+            found: bytes.len(),
+            limit: CONTROL_BYTES_MAX,
+        });
+    }
+    Ok(bytes)
+}
+
+/// Decodes a message that must fill `bytes` exactly.
+///
+/// # Errors
+/// Too long, malformed, or followed by other bytes. Never panics.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
+    if bytes.len() > CONTROL_BYTES_MAX {
+        return Err(DecodeError::TooLong {
+            found: bytes.len(),
+            limit: CONTROL_BYTES_MAX,
+        });
+    }
+    let (message, read) = bincode::serde::decode_from_slice(bytes, config())
+        .map_err(|error| DecodeError::Malformed(error.to_string()))?;
+    if read != bytes.len() {
+        return Err(DecodeError::Trailing(bytes.len() - read));
+    }
+    Ok(message)
+}

@@ -1,0 +1,288 @@
+//! One message of each kind, for tests that must know them all.
+
+use super::*;
+
+/// A kind's name. A new variant does not compile before it is named here, and a test wants a sample of every name.
+pub fn name(control: &Control) -> &'static str {
+    match control {
+        Control::Fetch { .. } => "Fetch",
+        Control::Offer { .. } => "Offer",
+        Control::Missing { .. } => "Missing",
+        Control::Endpoint(_) => "Endpoint",
+        Control::Resync => "Resync",
+        Control::Open(_) => "Open",
+        Control::Weigh { .. } => "Weigh",
+        Control::Answer { .. } => "Answer",
+        Control::Commit(_) => "Commit",
+        Control::Abort { .. } => "Abort",
+        Control::Finish { .. } => "Finish",
+        Control::DomainJoin(_) => "DomainJoin",
+        Control::Reported { .. } => "Reported",
+        Control::TrainingFailed { .. } => "TrainingFailed",
+        Control::Unreachable { .. } => "Unreachable",
+        Control::Contribute(_) => "Contribute",
+        Control::Adopted { .. } => "Adopted",
+        Control::Rejoin => "Rejoin",
+        Control::Train(_) => "Train",
+        Control::Measure(_) => "Measure",
+        Control::Fold(_) => "Fold",
+        Control::Adopt(_) => "Adopt",
+        Control::Drop { .. } => "Drop",
+        Control::Leave { .. } => "Leave",
+        Control::Join(_) => "Join",
+        Control::Exported(_) => "Exported",
+        Control::Failed { .. } => "Failed",
+        Control::Measured(_) => "Measured",
+        Control::Folded(_) => "Folded",
+        Control::Holds { .. } => "Holds",
+    }
+}
+
+/// Kinds of control messages.
+pub const KINDS: usize = 30;
+
+/// At least one message of each kind, with every form of what is inside.
+pub fn controls() -> Vec<Control> {
+    let (round, epoch, reason) = (3, 1, String::from("why"));
+    let node = node("hq/a");
+    let hash = Hash([0xAB; 32]);
+    vec![
+        Control::Fetch {
+            tag: 7,
+            object: Object::Step(round),
+        },
+        Control::Fetch {
+            tag: 8,
+            object: Object::Model(round),
+        },
+        Control::Fetch {
+            tag: 9,
+            object: Object::Contribution(round, 2),
+        },
+        Control::Offer {
+            tag: 6,
+            object: Object::Step(round),
+        },
+        Control::Missing {
+            tag: 7,
+            reason: reason.clone(),
+        },
+        Control::Endpoint(vec![1, 2, 3]),
+        Control::Resync,
+        Control::Open(Open {
+            round,
+            epoch,
+            base_round: 2,
+            base: hash,
+            cohort: vec![node.clone()],
+            attempt: 1,
+            sync_every: SyncEvery::Steps(50),
+            seed: 7,
+        }),
+        Control::Weigh {
+            round,
+            weights: vec![weight()],
+            norms: vec![2.0],
+        },
+        answer(Answer::Acknowledged),
+        answer(Answer::Duplicate),
+        answer(Answer::Late),
+        answer(Answer::Refused(reason.clone())),
+        Control::Commit(Commit {
+            round,
+            base: hash,
+            hash: Hash([0xCD; 32]),
+            contributions: vec![(node.domain(), 1)],
+        }),
+        Control::Abort {
+            round,
+            reason: reason.clone(),
+        },
+        Control::Finish {
+            reason: reason.clone(),
+        },
+        Control::DomainJoin(DomainJoin {
+            layout: layout(),
+            round,
+            hash,
+            members: vec![node.clone()],
+        }),
+        Control::Reported {
+            round,
+            epoch,
+            report: report(),
+        },
+        Control::TrainingFailed {
+            round,
+            node: node.clone(),
+            reason: reason.clone(),
+        },
+        Control::Unreachable {
+            round,
+            node: node.clone(),
+            reason: reason.clone(),
+        },
+        Control::Contribute(Contribution {
+            round,
+            epoch,
+            attempt: 1,
+            domain: node.domain(),
+            members: vec![node.clone()],
+            weight: 10.0,
+            exponent: 3,
+            chunks: vec![hash],
+        }),
+        Control::Adopted {
+            round,
+            hash,
+            nodes: vec![node.clone()],
+        },
+        Control::Rejoin,
+        Control::Train(Train {
+            round,
+            epoch,
+            model: model(),
+            sync_every: SyncEvery::Epochs(1),
+            seed: 7,
+        }),
+        Control::Measure(Measure {
+            round,
+            epoch,
+            node: node.clone(),
+            region: region(),
+            slices: vec![0, 1],
+        }),
+        Control::Fold(Fold {
+            round,
+            epoch,
+            attempt: 1,
+            terms: vec![Term {
+                node: node.clone(),
+                region: region(),
+                factor: 2.5,
+                checksums: vec![hash],
+            }],
+            slices: vec![0],
+        }),
+        Control::Adopt(model()),
+        Control::Drop {
+            round,
+            reason: reason.clone(),
+        },
+        Control::Leave {
+            reason: reason.clone(),
+        },
+        Control::Join(Join {
+            layout: layout(),
+            round,
+            hash,
+        }),
+        Control::Exported(Exported {
+            round,
+            epoch,
+            region: region(),
+            samples: 10,
+            loss: 1.5,
+            steps: 4,
+            learning_rate: 0.1,
+        }),
+        Control::Failed {
+            round,
+            reason: reason.clone(),
+        },
+        measured(Ok(vec![SliceMeasure {
+            slice: 1,
+            squares: 4.0,
+            checksum: hash,
+        }])),
+        measured(Err(reason.clone())),
+        folded(Ok(region())),
+        folded(Err((node, reason))),
+        Control::Holds { round, hash },
+    ]
+}
+
+/// A first message of a control stream.
+pub fn hello() -> Hello {
+    Hello {
+        version: 1,
+        // Not the fingerprint: it is made from these bytes.
+        fingerprint: 0x0123_4567_89AB_CDEF,
+        topology: Hash([0xEF; 32]),
+        incarnation: 5,
+        known: 4,
+        received: 3,
+        heartbeat_ms: 500,
+    }
+}
+
+fn node(name: &str) -> NodeId {
+    name.parse().expect("a name")
+}
+
+fn layout() -> Layout {
+    Layout::new([("w", vec![2, 3]), ("b", vec![])]).expect("it is small")
+}
+
+fn region() -> RegionRef {
+    RegionRef {
+        owner: node("hq/a"),
+        key: 9,
+        len: 88,
+    }
+}
+
+fn model() -> ModelRef {
+    ModelRef {
+        round: 2,
+        hash: Hash([0xAB; 32]),
+        region: region(),
+    }
+}
+
+fn weight() -> Weight {
+    Weight {
+        node: node("hq/a"),
+        weight: 10.0,
+        clip: 0.5,
+        reason: "clipped".into(),
+    }
+}
+
+fn report() -> Report {
+    Report {
+        node: node("hq/a"),
+        samples: 10,
+        loss: 1.5,
+        steps: 4,
+        learning_rate: 0.1,
+        norm: 2.0,
+        finite: true,
+    }
+}
+
+fn answer(answer: Answer) -> Control {
+    Control::Answer {
+        round: 3,
+        attempt: 1,
+        answer,
+    }
+}
+
+fn measured(result: Result<Vec<SliceMeasure>, String>) -> Control {
+    Control::Measured(Measured {
+        round: 3,
+        node: node("hq/a"),
+        key: 9,
+        result,
+    })
+}
+
+fn folded(result: Result<RegionRef, (NodeId, String)>) -> Control {
+    Control::Folded(Folded {
+        round: 3,
+        attempt: 1,
+        slices: vec![0],
+        result,
+    })
+}
