@@ -505,6 +505,10 @@ impl Running {
                 event = self.listener.recv() => match event {
                     Ok(Event::Round(record)) => rounds.push(record),
                     Ok(Event::Finished(finished)) => break finished,
+                    // Nobody is left who could say the last word.
+                    Ok(Event::ActorGivenUp { actor, reason, .. }) if actor == "Coordinator" => {
+                        break departed(format!("the coordinator failed too often: {reason}"));
+                    }
                     Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
                     Err(broadcast::error::RecvError::Closed) => {
                         return Err(FederationError::Machine("the federation ended without a last word".into()));

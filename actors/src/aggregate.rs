@@ -1,8 +1,11 @@
 //! The plugged-in aggregation rule: the trait's implementation in a mailbox, or a user's own actix actor.
 
+use std::sync::Arc;
+
 use actix::Recipient;
 
-use crate::shell::{Actor, Cx, Reply, later};
+use crate::env::{Env, Work};
+use crate::shell::{Actor, Cx, Reply, later, pause};
 use crate::slab::SlabMut;
 use tombolo_core::aggregate::{self, AggregateError, Aggregator, Report, Weight};
 use tombolo_core::ids::Round;
@@ -41,13 +44,49 @@ pub enum Rule {
 
 /// See the module.
 pub struct Aggregate {
-    rule: Rule,
+    env: Arc<dyn Env>,
+    /// Lent to the work on a mean; an actor whose rule panicked over it is rebuilt.
+    rule: Option<Rule>,
 }
 
 impl Aggregate {
     /// An actor around a rule.
-    pub fn new(rule: Rule) -> Self {
-        Aggregate { rule }
+    pub fn new(env: Arc<dyn Env>, rule: Rule) -> Self {
+        Aggregate {
+            env,
+            rule: Some(rule),
+        }
+    }
+
+    /// Has the rule finish a mean, off the arbiter: a mean is as large as the model.
+    fn finish(
+        &mut self,
+        cx: &mut Cx<Self>,
+        mut rule: Box<dyn Aggregator>,
+        mut mean: SlabMut,
+        reply: Reply<Result<SlabMut, AggregateError>>,
+    ) {
+        let bytes = mean.len() as u64 * 4;
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let task = move || {
+            let result = rule.finish(&mut mean).map(|()| mean);
+            let _ = sender.send((rule, result));
+        };
+        let done = self.env.offload(Work::Bytes(bytes), Box::new(task));
+        let work = async move { (done.await, receiver.await) };
+        pause(cx, work, |aggregate, (done, result), _| match result {
+            Ok((rule, result)) => {
+                aggregate.rule = Some(Rule::Trait(rule));
+                reply.send(result);
+            }
+            Err(_) => {
+                let reason = done
+                    .err()
+                    .map_or_else(String::new, |error| error.to_string());
+                reply.send(Err(AggregateError::Rule(reason.clone())));
+                panic!("the rule failed over a mean: {reason}");
+            }
+        });
     }
 }
 
@@ -56,7 +95,11 @@ impl Actor for Aggregate {
     const NAME: &'static str = "Aggregate";
 
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
-        match (message, &mut self.rule) {
+        let rule = self.rule.as_mut();
+        match (
+            message,
+            rule.expect("no message comes while the rule is lent"),
+        ) {
             (Message::Weigh(_, reports, reply), Rule::Trait(rule)) => {
                 reply.send(aggregate::weigh(rule.as_mut(), &reports))
             }
@@ -77,8 +120,10 @@ impl Actor for Aggregate {
                     reply.send(checked);
                 });
             }
-            (Message::Finish(mut mean, reply), Rule::Trait(rule)) => {
-                reply.send(rule.finish(&mut mean).map(|()| mean))
+            (Message::Finish(mean, reply), Rule::Trait(_)) => {
+                if let Some(Rule::Trait(rule)) = self.rule.take() {
+                    self.finish(cx, rule, mean, reply);
+                }
             }
             (Message::Finish(mean, reply), Rule::Actor(_)) => reply.send(Ok(mean)),
         }

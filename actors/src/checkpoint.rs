@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
@@ -22,6 +22,7 @@ use crate::shell::{Actor, Cx, Reply, Stage, pause};
 use crate::slab::{Pool, Slab};
 use tombolo_core::event::RoundRecord;
 use tombolo_core::ids::Round;
+use tombolo_core::outer::OuterOptimizer;
 use tombolo_core::tensor::{Hash, Layout, bytes_of};
 use tombolo_core::wire::Contribution;
 
@@ -114,6 +115,9 @@ pub struct Loaded {
     pub outer: OuterState,
 }
 
+/// An outer optimizer that is written while nobody steps it.
+pub type SharedOuter = Arc<Mutex<Box<dyn OuterOptimizer>>>;
+
 /// A state to be written.
 pub struct State {
     /// How the round ended.
@@ -122,16 +126,16 @@ pub struct State {
     pub tally: (u64, u64, u64),
     /// The model after it.
     pub model: Slab,
-    /// The outer optimizer's state after it.
-    pub outer: OuterState,
+    /// The outer optimizer after it.
+    pub outer: SharedOuter,
 }
 
 /// What it takes.
 pub enum Message {
     /// Load the newest committed state, if there is one; remove orphans.
     Load(Layout, Reply<Result<Option<Loaded>, CheckpointError>>),
-    /// Write a state and its commit record.
-    Commit(Layout, Box<State>, Reply<Result<(), CheckpointError>>),
+    /// Write a state and its commit record. Asked again, it finds its own work done.
+    Commit(Layout, Arc<State>, Reply<Result<(), CheckpointError>>),
     /// Record that a round ended without a commit.
     Abort(
         RoundRecord,
@@ -373,6 +377,17 @@ impl Store {
 
     fn commit(&self, layout: &Layout, state: &State) -> Result<(), CheckpointError> {
         let round = state.record.round;
+        let path = format!("commits/{round:06}.json");
+        if self.files.read(&path).is_ok() {
+            // Its state is named by the record and must not be touched. The same round by the same hand is an answer that got lost.
+            let known: CommitRecord = self.json(&path)?;
+            let same = known.record == state.record && known.configuration == self.configuration;
+            return if same {
+                Ok(())
+            } else {
+                Err(CheckpointError::Taken(round))
+            };
+        }
         let name = format!("{round:06}-{}", &state.record.model_hash.to_string()[..16]);
         let folder = format!("states/{name}");
         let temporary = format!("states/partial-{name}");
@@ -429,15 +444,17 @@ impl Store {
             )
         });
         write(MODEL, tensors.collect(), &[state.model.as_ref()])?;
-        if !state.outer.is_empty() {
+        let outer = state.outer.lock().unwrap_or_else(PoisonError::into_inner);
+        let slices = outer.state();
+        if !slices.is_empty() {
             let mut begin = 0;
             let mut tensors = Vec::new();
-            for (name, elements) in &state.outer {
-                tensors.push((name.clone(), info(&[elements.len()], begin, elements.len())));
-                begin += elements.len();
+            for (name, elements) in &slices {
+                let len = elements.len();
+                tensors.push(((*name).to_owned(), info(&[len], begin, len)));
+                begin += len;
             }
-            let parts: Vec<&[u8]> = state
-                .outer
+            let parts: Vec<&[u8]> = slices
                 .iter()
                 .map(|(_, elements)| bytes_of(elements))
                 .collect();
@@ -478,7 +495,9 @@ impl Store {
         match self.files.create(&path, &bytes) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(CheckpointError::Taken(round));
+                if self.json::<CommitRecord>(&path)? != commit {
+                    return Err(CheckpointError::Taken(round));
+                }
             }
             Err(error) => return Err(files_error(&path, &error)),
         }

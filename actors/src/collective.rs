@@ -10,7 +10,7 @@ use crate::verbs::{Fabric, READ_BYTES, Readers};
 use tombolo_core::fold;
 use tombolo_core::gateway::Gather;
 use tombolo_core::ids::NodeId;
-use tombolo_core::tensor::{Hash, bytes_of};
+use tombolo_core::tensor::Hash;
 use tombolo_core::wire::{
     CHUNK_ELEMENTS, Fold, Folded, Measure, Measured, ModelRef, REGION_HEADER_BYTES, RegionHeader,
     RegionRef, SliceMeasure,
@@ -263,6 +263,8 @@ impl Bench {
 
     fn gather(&mut self, gather: &Gather) -> Gathered {
         let elements = self.slices.last().map_or(0, |last| last.end);
+        let own = self.node.clone();
+        let factor = fold::power(-gather.exponent).map_err(|error| (own, error.to_string()))?;
         let mut sum = self.pool.take(elements);
         let header = RegionHeader {
             epoch: gather.epoch,
@@ -277,10 +279,7 @@ impl Bench {
                     .readers
                     .read(region, piece.start * 4, piece.len() * 4)
                     .map_err(blame)?;
-                let target = &mut sum[piece];
-                target.copy_from_slice(bytemuck::cast_slice(bytes));
-                fold::scale_power(target, -gather.exponent)
-                    .map_err(|error| blame(error.to_string()))?;
+                fold::scale_into(&mut sum[piece], factor, bytemuck::cast_slice(bytes));
             }
         }
         let hashes = sum.chunks(CHUNK_ELEMENTS).map(Hash::of).collect();
@@ -312,12 +311,17 @@ pub fn region_ref(owner: &NodeId, region: &Region) -> RegionRef {
     }
 }
 
-/// READs a model and verifies its hash. Blocks.
+/// READs a model of `elements` straight into a region and verifies its hash. Blocks.
 ///
 /// # Errors
-/// In words; `into` then holds no model.
-pub fn read_model(readers: &mut Readers, model: &ModelRef, into: &mut [f32]) -> Result<(), String> {
-    let expected = (REGION_HEADER_BYTES + into.len() * 4) as u64;
+/// In words; `into` then holds no model, and may be empty.
+pub fn read_model(
+    readers: &mut Readers,
+    model: &ModelRef,
+    into: &mut Region,
+    elements: usize,
+) -> Result<(), String> {
+    let expected = (REGION_HEADER_BYTES + elements * 4) as u64;
     if model.region.len != expected {
         return Err(format!(
             "the model of {} has {} bytes, expected {expected}",
@@ -332,11 +336,14 @@ pub fn read_model(readers: &mut Readers, model: &ModelRef, into: &mut [f32]) -> 
             attempt: 0,
         },
     )?;
-    for piece in pieces(0..into.len()) {
-        let bytes = readers.read(&model.region, piece.start * 4, piece.len() * 4)?;
-        into[piece].copy_from_slice(bytemuck::cast_slice(bytes));
+    let mut hasher = blake3::Hasher::new();
+    for piece in pieces(0..elements) {
+        let bytes = piece.start * 4..piece.end * 4;
+        readers.read_into(into, &model.region, bytes.start, bytes.len())?;
+        // While it lies in a core's cache.
+        hasher.update(&into.bytes()[bytes]);
     }
-    let found = Hash(*blake3::hash(bytes_of(into)).as_bytes());
+    let found = Hash(*hasher.finalize().as_bytes());
     if found != model.hash {
         return Err(format!(
             "the model of round {} at {} has hash {found:?}, expected {:?}",

@@ -1,13 +1,13 @@
 //! The federation's coordinator: performs what [`tombolo_core::coordinator::Coordinator`] decides.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::aggregate;
-use crate::checkpoint::{self, Loaded, State};
+use crate::checkpoint::{self, Loaded, SharedOuter, State};
 use crate::env::Work;
 use crate::link::{self, Incoming, Shelf, Wire};
 use crate::node;
@@ -18,7 +18,7 @@ use tombolo_core::event::{Event, RoundRecord};
 use tombolo_core::fold::{self, ByteFold};
 use tombolo_core::ids::{DomainId, NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome as Step};
-use tombolo_core::outer::{self, OuterOptimizer};
+use tombolo_core::outer;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::trainer::Trainer;
 use tombolo_core::wire::{CHUNK_ELEMENTS, Contribution, Control, Object};
@@ -26,13 +26,25 @@ use tombolo_core::wire::{CHUNK_ELEMENTS, Contribution, Control, Object};
 /// How often a question to an actor that failed over it is asked again.
 const ASKS_MAX: usize = 4;
 
+/// How soon a fold is begun again after a connection broke: about as long as it takes to dial anew.
+const FOLD_AGAIN: Duration = Duration::from_millis(100);
+
 /// What it takes.
 #[derive(Debug)]
 pub enum Message {
     /// What the machine takes: from gateways, from its own work.
     Machine(machine::Message),
-    /// The result of a fold: the mean.
-    Mean(Round, u32, Box<SlabMut>),
+    /// The result of the fold that this life of the actor started: the mean, or why there is none.
+    Folded(u64, Round, u32, Result<Box<SlabMut>, FoldError>),
+}
+
+/// What outlives the actor, so that a life goes on where the one before it ended.
+#[derive(Debug, Default)]
+pub struct Durable {
+    lives: u64,
+    /// The last round whose record was reported; none before the first life has loaded.
+    reported: Option<Round>,
+    traffic: (u64, u64),
 }
 
 /// Makes the trainer with which the coordinator initializes and evaluates.
@@ -62,7 +74,15 @@ pub struct Setup {
     /// Their traffic.
     pub wires: BTreeMap<NodeId, Arc<Wire>>,
     /// Progress for status.
-    pub progress: Arc<std::sync::Mutex<String>>,
+    pub progress: Arc<Mutex<String>>,
+    /// Outlives this actor.
+    pub durable: Arc<Mutex<Durable>>,
+}
+
+impl Setup {
+    fn durable(&self) -> std::sync::MutexGuard<'_, Durable> {
+        self.durable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// See the module.
@@ -70,19 +90,19 @@ pub struct Coordinator {
     setup: Setup,
     own: Handle<Message>,
     machine: machine::Coordinator,
+    life: u64,
     wake: u64,
-    model: Option<Slab>,
-    mean: Option<(Round, u32, SlabMut)>,
+    model: Option<(Round, Slab)>,
+    mean: Option<(Round, SlabMut)>,
     bench: Option<Bench>,
     fold: Option<AbortOnDrop<()>>,
-    traffic: (u64, u64),
     tally: (u64, u64, u64),
 }
 
 /// What the commit's blocking work uses; lent to it.
 struct Bench {
     trainer: Box<dyn Trainer>,
-    outer: Box<dyn OuterOptimizer>,
+    outer: SharedOuter,
 }
 
 /// What a commit computed before it was written.
@@ -99,16 +119,21 @@ impl Coordinator {
     pub fn new(setup: Setup, own: Handle<Message>) -> Self {
         let machine =
             machine::Coordinator::new(setup.stage.plan.as_ref().clone(), setup.layout.clone());
+        let life = {
+            let mut durable = setup.durable();
+            durable.lives += 1;
+            durable.lives
+        };
         Coordinator {
             setup,
             own,
             machine,
+            life,
             wake: 0,
             model: None,
             mean: None,
             bench: None,
             fold: None,
-            traffic: (0, 0),
             tally: (0, 0, 0),
         }
     }
@@ -151,7 +176,7 @@ impl Coordinator {
             .setup
             .progress
             .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner) = progress;
+            .unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
     fn gateway(&self, domain: &DomainId) -> Option<NodeId> {
@@ -167,12 +192,11 @@ impl Coordinator {
             return;
         };
         if gateway == self.setup.stage.node {
-            let _ = self
-                .setup
+            self.setup
                 .node
-                .post(node::Message::Inbound(gateway, control));
+                .deliver(node::Message::Inbound(gateway, control));
         } else if let Some(link) = self.setup.links.get(&gateway) {
-            let _ = link.post(link::Message::Send(control));
+            link.deliver(link::Message::Send(control));
         }
     }
 
@@ -190,16 +214,10 @@ impl Coordinator {
             Effect::Weigh(round, reports) => {
                 let aggregate = self.setup.aggregate.clone();
                 let answer = async move {
-                    for _ in 0..ASKS_MAX {
-                        let reports = reports.clone();
-                        if let Ok(answer) = aggregate
-                            .ask(|reply| aggregate::Message::Weigh(round, reports, reply))
-                            .await
-                        {
-                            return answer.map_err(|error| error.to_string());
-                        }
-                    }
-                    Err("the aggregator failed each time it was asked".to_owned())
+                    let question = |reply| aggregate::Message::Weigh(round, reports.clone(), reply);
+                    let answer = aggregate.ask_again(ASKS_MAX, question).await;
+                    let answer = answer.map_err(|error| format!("the aggregator: {error}"))?;
+                    answer.map_err(|error| error.to_string())
                 };
                 later(cx, answer, move |coordinator, answer, cx| {
                     coordinator.step(cx, Some(machine::Message::Weighed(round, answer)));
@@ -213,20 +231,20 @@ impl Coordinator {
                 self.tally.2 += 1;
                 let (checkpoint, tally, written) =
                     (self.setup.checkpoint.clone(), self.tally, record.clone());
-                self.setup.stage.report(Event::Round(*record));
-                later(
-                    cx,
-                    async move {
-                        checkpoint
-                            .ask(|reply| checkpoint::Message::Abort(*written, tally, reply))
-                            .await
-                    },
-                    |_, result, _| {
-                        if let Ok(Err(error)) = result {
-                            tracing::error!(%error, "an aborted round could not be recorded");
-                        }
-                    },
-                );
+                self.report(*record);
+                let recorded = async move {
+                    let question =
+                        |reply| checkpoint::Message::Abort((*written).clone(), tally, reply);
+                    checkpoint.ask_again(ASKS_MAX, question).await
+                };
+                later(cx, recorded, |_, result, _| {
+                    let reason = match result {
+                        Ok(Ok(())) => return,
+                        Ok(Err(error)) => error.to_string(),
+                        Err(error) => format!("the checkpoint actor: {error}"),
+                    };
+                    tracing::error!(reason, "an aborted round could not be recorded");
+                });
             }
             Effect::Finish(finished) => self.setup.stage.report(Event::Finished(finished)),
         }
@@ -240,16 +258,10 @@ impl Coordinator {
         );
         let checkpoint = self.setup.checkpoint.clone();
         let noted = async move {
-            for _ in 0..ASKS_MAX {
-                let contribution = contribution.clone();
-                if let Ok(answer) = checkpoint
-                    .ask(|reply| checkpoint::Message::Note(contribution, reply))
-                    .await
-                {
-                    return answer.map_err(|error| error.to_string());
-                }
-            }
-            Err("the checkpoint actor failed each time it was asked".to_owned())
+            let question = |reply| checkpoint::Message::Note(contribution.clone(), reply);
+            let answer = checkpoint.ask_again(ASKS_MAX, question).await;
+            let answer = answer.map_err(|error| format!("the checkpoint actor: {error}"))?;
+            answer.map_err(|error| error.to_string())
         };
         later(cx, noted, move |coordinator, result, cx| {
             coordinator.step(
@@ -270,29 +282,21 @@ impl Coordinator {
                 .cloned();
             sources.push((contribution, link));
         }
-        let (setup, own) = (self.setup.clone(), self.own.clone());
+        let (setup, own, life) = (self.setup.clone(), self.own.clone(), self.life);
         let task = tokio::task::spawn_local(async move {
-            let (mean, result) = match fold_all(&setup, sources).await {
-                Ok(mean) => (Some(mean), Ok(())),
-                Err(error) => (None, Err(error)),
-            };
-            if let Some(mean) = mean {
-                let _ = own.tell(Message::Mean(round, start, Box::new(mean))).await;
-            } else {
-                let _ = own
-                    .tell(Message::Machine(machine::Message::Folded(
-                        round, start, result,
-                    )))
-                    .await;
-            }
+            let result = fold_patiently(&setup, &sources).await;
+            let message = Message::Folded(life, round, start, result.map(Box::new));
+            // Fails only if the actor is gone for good, and the run with it.
+            let _ = own.tell(message).await;
         });
         self.fold = Some(AbortOnDrop(task));
     }
 
     fn commit(&mut self, cx: &mut Cx<Self>, mut record: RoundRecord) {
         let round = record.round;
-        let (Some((_, _, mean)), Some(bench), Some(model)) =
-            (self.mean.take(), self.bench.take(), self.model.clone())
+        let mean = self.mean.take().filter(|(of, _)| *of == round);
+        let (Some((_, mean)), Some(bench), Some((_, model))) =
+            (mean, self.bench.take(), self.model.clone())
         else {
             let reason = "the mean of the round is gone".to_owned();
             return self.step(cx, Some(machine::Message::Committed(round, Err(reason))));
@@ -357,23 +361,17 @@ impl Coordinator {
             outcome,
             ..
         } = computed;
-        let outer = bench
-            .outer
-            .state()
-            .into_iter()
-            .map(|(name, elements)| (name.to_owned(), elements.to_vec()))
-            .collect();
-        let state = Box::new(State {
+        let state = Arc::new(State {
             record: record.clone(),
             tally,
             model: next.clone(),
-            outer,
+            outer: bench.outer.clone(),
         });
         let (checkpoint, layout) = (self.setup.checkpoint.clone(), self.setup.layout.clone());
         let stored = async move {
-            checkpoint
-                .ask(|reply| checkpoint::Message::Commit(layout, state, reply))
-                .await
+            let question =
+                |reply| checkpoint::Message::Commit(layout.clone(), state.clone(), reply);
+            checkpoint.ask_again(ASKS_MAX, question).await
         };
         later(cx, stored, move |coordinator, stored, cx| {
             let round = record.round;
@@ -385,17 +383,21 @@ impl Coordinator {
                 return coordinator.step(cx, Some(machine::Message::Committed(round, Err(reason))));
             }
             let shelf = &coordinator.setup.shelf;
-            for stale in round.saturating_sub(3)..round {
+            shelf.put(Object::Step(round), step.bytes());
+            shelf.put(Object::Model(round), next.bytes());
+            if let Some((stale, _)) = coordinator.model.replace((round, next)) {
                 shelf.remove(Object::Step(stale));
                 shelf.remove(Object::Model(stale));
             }
-            shelf.put(Object::Step(round), step.bytes());
-            shelf.put(Object::Model(round), next.bytes());
-            coordinator.model = Some(next);
             coordinator.tally = tally;
-            coordinator.setup.stage.report(Event::Round(record));
+            coordinator.report(record);
             coordinator.step(cx, Some(machine::Message::Committed(round, Ok(outcome))));
         });
+    }
+
+    fn report(&self, record: RoundRecord) {
+        self.setup.durable().reported = Some(record.round);
+        self.setup.stage.report(Event::Round(record));
     }
 
     /// Fills in what only this node knows: traffic over the WAN since the last round, and the norm of a model that did not change.
@@ -409,31 +411,38 @@ impl Coordinator {
             let (sent, received) = wire.traffic();
             (sum.0 + sent, sum.1 + received)
         });
-        record.bytes_down = now.0 - self.traffic.0;
-        record.bytes_up = now.1 - self.traffic.1;
+        let before = std::mem::replace(&mut self.setup.durable().traffic, now);
+        record.bytes_down = now.0 - before.0;
+        record.bytes_up = now.1 - before.1;
         record.bytes = record.bytes_down + record.bytes_up;
-        self.traffic = now;
-        record.weight_norm = self.model.as_ref().map_or(0.0, |model| norm(model));
+        record.weight_norm = self.model.as_ref().map_or(0.0, |(_, model)| norm(model));
     }
 
     fn begin(&mut self, cx: &mut Cx<Self>) {
         let (checkpoint, layout) = (self.setup.checkpoint.clone(), self.setup.layout.clone());
         let loaded = async move {
-            for _ in 0..ASKS_MAX {
-                let layout = layout.clone();
-                if let Ok(loaded) = checkpoint
-                    .ask(|reply| checkpoint::Message::Load(layout, reply))
-                    .await
-                {
-                    return loaded.map_err(|error| error.to_string());
-                }
-            }
-            Err("the checkpoint actor failed each time it was asked".to_owned())
+            let question = |reply| checkpoint::Message::Load(layout.clone(), reply);
+            let loaded = checkpoint.ask_again(ASKS_MAX, question).await;
+            let loaded = loaded.map_err(|error| format!("the checkpoint actor: {error}"))?;
+            loaded.map_err(|error| error.to_string())
         };
         later(cx, loaded, |coordinator, loaded, cx| match loaded {
-            Ok(loaded) => coordinator.prepare(cx, loaded),
+            Ok(loaded) => {
+                coordinator.catch_up(loaded.as_ref());
+                coordinator.prepare(cx, loaded);
+            }
             Err(reason) => coordinator.fail(reason),
         });
+    }
+
+    /// A round that the life before this one recorded and did not live to report is reported now.
+    fn catch_up(&self, loaded: Option<&Loaded>) {
+        let last = loaded.map(|loaded| &loaded.last.record);
+        let round = last.map_or(0, |record| record.round);
+        let before = self.setup.durable().reported.replace(round);
+        if let Some(record) = last.filter(|_| before.is_some_and(|before| before < round)) {
+            self.setup.stage.report(Event::Round(record.clone()));
+        }
     }
 
     fn prepare(&mut self, cx: &mut Cx<Self>, loaded: Option<Loaded>) {
@@ -465,12 +474,10 @@ impl Coordinator {
                     .shelf
                     .put(Object::Model(committed.round), model.bytes());
                 coordinator.bench = Some(bench);
-                coordinator.model = Some(model);
+                coordinator.model = Some((committed.round, model));
                 coordinator.step(cx, Some(machine::Message::Start(committed)));
-                let _ = coordinator
-                    .setup
-                    .node
-                    .post(node::Message::CoordinatorStarted);
+                let started = node::Message::CoordinatorStarted;
+                coordinator.setup.node.deliver(started);
             },
         );
     }
@@ -503,9 +510,10 @@ impl Actor for Coordinator {
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
         match message {
             Message::Machine(message) => self.step(cx, Some(message)),
-            Message::Mean(round, start, mean) => {
-                self.mean = Some((round, start, *mean));
-                self.step(cx, Some(machine::Message::Folded(round, start, Ok(()))));
+            Message::Folded(life, ..) if life != self.life => {}
+            Message::Folded(_, round, start, result) => {
+                let result = result.map(|mean| self.mean = Some((round, *mean)));
+                self.step(cx, Some(machine::Message::Folded(round, start, result)));
             }
         }
     }
@@ -552,6 +560,7 @@ fn start(setup: &Setup, loaded: Option<Loaded>) -> Result<(Bench, Slab, Committe
         }
     };
     committed.hash = Hash::of(&model);
+    let outer = Arc::new(Mutex::new(outer));
     Ok((Bench { trainer, outer }, model, committed))
 }
 
@@ -564,6 +573,8 @@ fn compute(
 ) -> Result<Computed, String> {
     bench
         .outer
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
         .step(0, &mut mean)
         .map_err(|error| error.to_string())?;
     let mut next = pool.take(model.len());
@@ -610,17 +621,47 @@ enum Source {
     There(Incoming),
 }
 
+/// A contribution that could not be folded.
+enum Trouble {
+    /// Its bytes did not come: they may, if asked for again.
+    Missing(FoldError),
+    /// They came and are not what was announced, or cannot be used.
+    Wrong(FoldError),
+}
+
+/// Folds, and if a connection breaks on the way begins again until [`machine`] would give up: an acknowledged contribution is not dropped
+/// for a link that is back in a moment.
+async fn fold_patiently(
+    setup: &Setup,
+    domains: &[(Contribution, Option<Handle<link::Message>>)],
+) -> Result<SlabMut, FoldError> {
+    let env = &setup.stage.env;
+    let until = env.now() + setup.stage.plan.round.close_limit / 3;
+    loop {
+        match fold_all(setup, domains).await {
+            Ok(mean) => return Ok(mean),
+            Err(Trouble::Wrong(error)) => return Err(error),
+            Err(Trouble::Missing(error)) if env.now() >= until => return Err(error),
+            Err(Trouble::Missing(error)) => {
+                tracing::debug!(node = %setup.stage.node, ?error, "the fold begins again");
+                env.sleep(FOLD_AGAIN).await;
+            }
+        }
+    }
+}
+
 /// The left fold over domains by name, chunk by chunk, each chunk verified before it is folded.
 async fn fold_all(
     setup: &Setup,
-    domains: Vec<(Contribution, Option<Handle<link::Message>>)>,
-) -> Result<SlabMut, FoldError> {
+    domains: &[(Contribution, Option<Handle<link::Message>>)],
+) -> Result<SlabMut, Trouble> {
     let stall = setup.stage.plan.round.close_limit / 3;
     let mut sources = Vec::new();
     let elements = setup.layout.len();
-    for (contribution, link) in &domains {
+    for (contribution, link) in domains {
         let object = Object::Contribution(contribution.round, contribution.attempt);
-        let blame = |reason: String| FoldError::Domain(contribution.domain.clone(), reason);
+        let domain_error = |reason| FoldError::Domain(contribution.domain.clone(), reason);
+        let blame = |reason: String| Trouble::Missing(domain_error(reason));
         let source = match link {
             None => Source::Here(
                 setup
@@ -635,11 +676,8 @@ async fn fold_all(
                     .map_err(|error| blame(error.to_string()))?
                     .map_err(|error| blame(error.to_string()))?;
                 if incoming.len != elements as u64 * 4 {
-                    return Err(blame(format!(
-                        "{} bytes, expected {}",
-                        incoming.len,
-                        elements * 4
-                    )));
+                    let reason = format!("{} bytes, expected {}", incoming.len, elements * 4);
+                    return Err(Trouble::Wrong(domain_error(reason)));
                 }
                 Source::There(incoming)
             }
@@ -650,7 +688,9 @@ async fn fold_all(
     for (index, chunk) in sum.chunks_mut(CHUNK_ELEMENTS).enumerate() {
         for (position, ((contribution, _), source)) in domains.iter().zip(&mut sources).enumerate()
         {
-            let blame = |reason: String| FoldError::Domain(contribution.domain.clone(), reason);
+            let domain_error = |reason| FoldError::Domain(contribution.domain.clone(), reason);
+            let blame = |reason: String| Trouble::Wrong(domain_error(reason));
+            let late = |reason: String| Trouble::Missing(domain_error(reason));
             let power =
                 fold::power(contribution.exponent).map_err(|error| blame(error.to_string()))?;
             let pieces = match source {
@@ -659,8 +699,8 @@ async fn fold_all(
                     let read = read_exactly(&mut incoming.stream, chunk.len() * 4);
                     within(setup, stall, read)
                         .await
-                        .map_err(&blame)?
-                        .map_err(&blame)?
+                        .map_err(&late)?
+                        .map_err(&late)?
                 }
             };
             let mut hasher = blake3::Hasher::new();
@@ -685,7 +725,7 @@ async fn fold_all(
         tokio::task::yield_now().await;
     }
     let total = fold::total(domains.iter().map(|(contribution, _)| contribution.weight));
-    let total = total.map_err(|error| FoldError::Result(error.to_string()))?;
+    let total = total.map_err(|error| Trouble::Wrong(FoldError::Result(error.to_string())))?;
     fold::divide(&mut sum, total);
     Ok(sum)
 }

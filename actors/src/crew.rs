@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use tokio::sync::watch;
+use tokio::sync::{SetOnce, watch};
 
 use crate::aggregate::{self, Aggregate, Rule};
 use crate::checkpoint::{self, Checkpoint};
@@ -209,7 +209,7 @@ impl Crew {
                 )
             })
         };
-        let company = Arc::new(OnceLock::new());
+        let company = Arc::new(SetOnce::new());
         let (left_sender, left) = watch::channel(None);
         let node = {
             let setup = node::Setup {
@@ -286,7 +286,10 @@ impl Crew {
         let progress = Arc::new(Mutex::new(String::new()));
         let (mut coordinator, mut aggregate) = (None, None);
         if me == plan.coordinator {
-            let rule_actor = supervise(&stage, class, me.as_str(), move |_| Aggregate::new(rule()));
+            let env = stage.env.clone();
+            let rule_actor = supervise(&stage, class, me.as_str(), move |_| {
+                Aggregate::new(env.clone(), rule())
+            });
             let setup = coordinator::Setup {
                 stage: stage.clone(),
                 layout,
@@ -299,6 +302,7 @@ impl Crew {
                 links: links.clone(),
                 wires: wires.clone(),
                 progress: progress.clone(),
+                durable: Arc::default(),
             };
             coordinator = Some(supervise(&stage, class, me.as_str(), move |own| {
                 Coordinator::new(setup.clone(), own.clone())
@@ -314,7 +318,8 @@ impl Crew {
         {
             unreachable!("a node's company is set once");
         }
-        let _ = quic.post(quic::Message::Links(links.clone()));
+        quic.post(quic::Message::Links(links.clone()))
+            .map_err(io::Error::other)?;
         Ok(Crew {
             node_id: me,
             address,

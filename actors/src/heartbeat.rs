@@ -55,6 +55,15 @@ impl Actor for Heartbeat {
     const NAME: &'static str = "Heartbeat";
 
     fn started(&mut self, _: &mut Cx<Self>) {
+        let lost = {
+            let machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
+            machine.state() == "lost"
+        };
+        if lost {
+            // The actor before this one may have failed over this very verdict.
+            let verdict = node::Message::Verdict(self.peer.clone(), Verdict::Lost);
+            self.node.deliver(verdict);
+        }
         let watch = Watch {
             stage: self.stage.clone(),
             wire: self.wire.clone(),
@@ -78,9 +87,8 @@ impl Actor for Heartbeat {
             Verdict::Recovered => Event::PeerRecovered { node, peer },
             Verdict::Lost => Event::PeerLost { node, peer },
         });
-        let _ = self
-            .node
-            .post(node::Message::Verdict(self.peer.clone(), verdict));
+        self.node
+            .deliver(node::Message::Verdict(self.peer.clone(), verdict));
     }
 }
 

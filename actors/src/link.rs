@@ -13,7 +13,7 @@ use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use dashmap::DashMap;
 use quinn::{Connection, RecvStream, SendStream, VarInt};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::node;
 use crate::quic;
@@ -41,6 +41,9 @@ const FETCHES_MAX: usize = 6;
 const OFFERS_MAX: usize = 2;
 /// Marks tags of offers, to tell them from tags of fetches.
 const OFFER: u64 = 1 << 63;
+
+/// Fetches of the peer that are served at once; a peer that keeps to [`FETCHES_MAX`] never sees this limit.
+const SERVES_MAX: usize = 16;
 
 /// Tensor objects that peers may fetch from this node.
 #[derive(Debug, Clone, Default)]
@@ -166,11 +169,27 @@ pub enum Message {
     Begins(u64, Incoming),
 }
 
-/// What a link keeps while its actor is rebuilt.
-#[derive(Debug, Default)]
+/// What a link keeps while its actor is rebuilt. Numbers of sessions and fetches go on, so that no answer to the actor before is taken for
+/// one to this.
+#[derive(Debug)]
 pub struct Durable {
     memory: Mutex<Memory>,
     wake: Notify,
+    sessions: AtomicU64,
+    tags: AtomicU64,
+    serves: Arc<Semaphore>,
+}
+
+impl Default for Durable {
+    fn default() -> Self {
+        Durable {
+            memory: Mutex::default(),
+            wake: Notify::new(),
+            sessions: AtomicU64::new(0),
+            tags: AtomicU64::new(0),
+            serves: Arc::new(Semaphore::new(SERVES_MAX)),
+        }
+    }
 }
 
 impl Durable {
@@ -226,7 +245,6 @@ pub struct Link {
     sessions: u64,
     up: bool,
     redial: Duration,
-    tag: u64,
     fetches: BTreeMap<u64, Reply<Result<Incoming, FetchError>>>,
     offers: VecDeque<Offer>,
 }
@@ -234,7 +252,8 @@ pub struct Link {
 /// An object that the peer sends unasked.
 struct Offer {
     tag: u64,
-    object: Object,
+    /// Not known yet if its stream was quicker than the word of it.
+    object: Option<Object>,
     begun: Option<Incoming>,
 }
 
@@ -248,13 +267,12 @@ impl Link {
             sessions: 0,
             up: false,
             redial: REDIAL_FIRST,
-            tag: 0,
             fetches: BTreeMap::new(),
             offers: VecDeque::new(),
         }
     }
 
-    fn push(&mut self, control: &Control) {
+    fn push(&mut self, cx: &mut Cx<Self>, control: &Control) {
         let pushed = codec::encode(control)
             .map_err(|error| error.to_string())
             .and_then(|bytes| {
@@ -267,7 +285,14 @@ impl Link {
         match pushed {
             Ok(()) => self.setup.durable.wake.notify_one(),
             // A peer that does not keep up is cut off; it is told everything anew when it is back.
-            Err(reason) => self.close(&reason),
+            Err(reason) => {
+                *self.setup.durable.memory() = Memory::default();
+                if let Some(connection) = self.setup.wire.connection() {
+                    connection.close(VarInt::from_u32(1), reason.as_bytes());
+                }
+                self.down(&reason);
+                self.dial_later(cx);
+            }
         }
     }
 
@@ -275,22 +300,35 @@ impl Link {
         let index = self
             .offers
             .iter()
-            .position(|offer| offer.object == object)?;
+            .position(|offer| offer.object == Some(object))?;
         self.offers.remove(index)
     }
 
-    fn close(&mut self, reason: &str) {
-        self.session = None;
-        *self.setup.durable.memory() = Memory::default();
-        if let Some(connection) = self.setup.wire.connection() {
-            connection.close(VarInt::from_u32(1), reason.as_bytes());
+    /// Keeps an offer for whoever fetches it; the oldest goes.
+    fn keep_offer(&mut self, offer: Offer) {
+        if self.offers.len() >= OFFERS_MAX {
+            self.offers.pop_front();
         }
-        let session = self.sessions;
-        let _ = self.own.post(Message::Down(session, reason.to_owned()));
+        self.offers.push_back(offer);
+    }
+
+    fn fetch(
+        &mut self,
+        cx: &mut Cx<Self>,
+        object: Object,
+        reply: Reply<Result<Incoming, FetchError>>,
+    ) {
+        let tag = self.next_tag();
+        self.fetches.insert(tag, reply);
+        self.push(cx, &Control::Fetch { tag, object });
+    }
+
+    fn next_tag(&self) -> u64 {
+        self.setup.durable.tags.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     fn attach(&mut self, connection: Connection) {
-        self.sessions += 1;
+        self.sessions = self.setup.durable.sessions.fetch_add(1, Ordering::Relaxed) + 1;
         let session = self.sessions;
         if let Some(old) = self.setup.wire.connection() {
             old.close(VarInt::from_u32(2), b"replaced by a newer connection");
@@ -327,7 +365,7 @@ impl Link {
                 peer: peer.clone(),
                 reason: reason.to_owned(),
             });
-            let _ = self.setup.node.post(node::Message::LinkDown(peer));
+            self.setup.node.deliver(node::Message::LinkDown(peer));
         }
     }
 
@@ -350,10 +388,9 @@ impl Link {
 
     fn dial(&self) {
         if self.session.is_none() {
-            let _ = self
-                .setup
+            self.setup
                 .quic
-                .post(quic::Message::Dial(self.setup.peer.clone()));
+                .deliver(quic::Message::Dial(self.setup.peer.clone()));
         }
     }
 }
@@ -363,22 +400,20 @@ impl Actor for Link {
     const NAME: &'static str = "Link";
 
     fn started(&mut self, _: &mut Cx<Self>) {
-        // A connection that outlived the actor before this one is taken over: what was in flight is in the memory.
-        match self.setup.wire.connection() {
-            Some(old) => {
-                old.close(VarInt::from_u32(4), b"the link is rebuilt");
-                self.up = true;
-                self.down("the link is rebuilt");
-                self.dial();
-            }
-            None if self.setup.dials() => self.dial(),
-            None => {}
+        // A connection that outlived the actor before this one is replaced: what was in flight is in the memory.
+        if let Some(old) = self.setup.wire.connection() {
+            old.close(VarInt::from_u32(4), b"the link is rebuilt");
+            self.up = true;
+            self.down("the link is rebuilt");
+        }
+        if self.setup.dials() {
+            self.dial();
         }
     }
 
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
         match message {
-            Message::Send(control) => self.push(&control),
+            Message::Send(control) => self.push(cx, &control),
             Message::Fetch(object, reply) => {
                 if !self.up {
                     return reply.send(Err(FetchError::Closed(self.setup.peer.clone())));
@@ -386,27 +421,31 @@ impl Actor for Link {
                 if self.fetches.len() >= FETCHES_MAX {
                     return reply.send(Err(FetchError::Busy(self.setup.peer.clone())));
                 }
-                if let Some(offer) = self.take_offer(object) {
-                    match offer.begun {
-                        Some(incoming) => reply.send(Ok(incoming)),
-                        // Its stream is on the way.
-                        None => drop(self.fetches.insert(offer.tag, reply)),
+                match self.take_offer(object) {
+                    Some(Offer {
+                        begun: Some(incoming),
+                        ..
+                    }) => reply.send(Ok(incoming)),
+                    Some(Offer { tag, .. }) => {
+                        // Its stream is on the way, unless the connection that carried it is gone: then it is fetched after all.
+                        self.fetches.insert(tag, reply);
+                        let wait = self.setup.stage.plan.heartbeat.every;
+                        later(cx, self.setup.stage.env.sleep(wait), move |link, (), cx| {
+                            if let Some(reply) = link.fetches.remove(&tag) {
+                                link.fetch(cx, object, reply);
+                            }
+                        });
                     }
-                    return;
+                    None => self.fetch(cx, object, reply),
                 }
-                self.tag += 1;
-                self.fetches.insert(self.tag, reply);
-                self.push(&Control::Fetch {
-                    tag: self.tag,
-                    object,
-                });
             }
             Message::Offer(object) => {
                 let connection = self.setup.wire.connection().filter(|_| self.up);
-                if let (Some(connection), Some(bytes)) = (connection, self.setup.shelf.find(object))
-                {
-                    self.tag += 1;
-                    let tag = OFFER | self.tag;
+                let found = self.setup.shelf.find(object);
+                let permit = self.setup.durable.serves.clone().try_acquire_owned();
+                // If it cannot be sent now, the peer fetches it.
+                if let (Some(connection), Some(bytes), Ok(permit)) = (connection, found, permit) {
+                    let tag = OFFER | self.next_tag();
                     // The stream lives and dies with the connection, and so must the word of it.
                     let offer =
                         codec::encode(&Control::Offer { tag, object }).expect("a short message");
@@ -414,19 +453,21 @@ impl Actor for Link {
                         return;
                     }
                     self.setup.durable.wake.notify_one();
-                    send_object(&self.setup, &connection, tag, object, bytes);
+                    send_object(&self.setup, &connection, tag, object, bytes, permit);
                 }
             }
             Message::Offered(tag, object) => {
-                self.take_offer(object);
-                if self.offers.len() >= OFFERS_MAX {
-                    self.offers.pop_front();
+                let quick = self.offers.iter_mut().find(|offer| offer.tag == tag);
+                if let Some(offer) = quick {
+                    offer.object = Some(object);
+                } else {
+                    self.take_offer(object);
+                    self.keep_offer(Offer {
+                        tag,
+                        object: Some(object),
+                        begun: None,
+                    });
                 }
-                self.offers.push_back(Offer {
-                    tag,
-                    object,
-                    begun: None,
-                });
             }
             Message::Attach(connection) => self.attach(connection),
             Message::DialFailed(reason) => {
@@ -435,10 +476,8 @@ impl Actor for Link {
             }
             Message::Announce => {
                 if self.up {
-                    let _ = self
-                        .setup
-                        .node
-                        .post(node::Message::LinkUp(self.setup.peer.clone()));
+                    let peer = self.setup.peer.clone();
+                    self.setup.node.deliver(node::Message::LinkUp(peer));
                 }
             }
             Message::Up(session, peer) => {
@@ -457,7 +496,7 @@ impl Actor for Link {
                     node,
                     peer: to.clone(),
                 });
-                let _ = self.setup.node.post(node::Message::LinkUp(to));
+                self.setup.node.deliver(node::Message::LinkUp(to));
             }
             Message::Down(session, reason) => {
                 if self.sessions != session {
@@ -480,6 +519,12 @@ impl Actor for Link {
                     reply.send(Ok(incoming));
                 } else if let Some(offer) = self.offers.iter_mut().find(|offer| offer.tag == tag) {
                     offer.begun = Some(incoming);
+                } else if tag & OFFER != 0 {
+                    self.keep_offer(Offer {
+                        tag,
+                        object: None,
+                        begun: Some(incoming),
+                    });
                 }
                 // Otherwise nobody wants it any more: dropping the stream tells the sender to stop.
             }
@@ -602,17 +647,28 @@ impl Session<'_> {
                 .await
                 .map_err(|error| error.to_string())?;
             setup.wire.note_life(setup.stage.env.now());
-            let new = setup.durable.memory().on_frame(header);
-            if header.sequence > 0 {
-                acknowledge.notify_one();
+            if header.sequence == 0 {
+                setup.durable.memory().on_frame(header);
+                continue;
             }
+            let control: Control = match codec::decode(&payload) {
+                Ok(control) => control,
+                Err(error) => {
+                    // Once is enough: sent again it would be no better.
+                    setup.durable.memory().on_frame(header);
+                    return Err(format!("a frame of {}: {error}", setup.peer));
+                }
+            };
+            // The place first: a message counts as received once nothing can come between it and the node any more.
+            let place = setup.node.reserve().await;
+            let place = place.map_err(|error| error.to_string())?;
+            let new = setup.durable.memory().on_frame(header);
+            acknowledge.notify_one();
             if !new {
                 continue;
             }
-            let control: Control = codec::decode(&payload)
-                .map_err(|error| format!("a frame of {}: {error}", setup.peer))?;
             match control {
-                Control::Fetch { tag, object } => self.serve(tag, object),
+                Control::Fetch { tag, object } => self.serve(tag, object)?,
                 Control::Offer { tag, object } => {
                     let offered = Message::Offered(OFFER | tag, object);
                     self.own
@@ -626,31 +682,29 @@ impl Session<'_> {
                         .await
                         .map_err(|error| error.to_string())?;
                 }
-                control => {
-                    let inbound = node::Message::Inbound(setup.peer.clone(), control);
-                    setup
-                        .node
-                        .tell(inbound)
-                        .await
-                        .map_err(|error| error.to_string())?;
-                }
+                control => place.fill(node::Message::Inbound(setup.peer.clone(), control)),
             }
         }
     }
 
     /// Serves a fetch on a stream of its own.
-    fn serve(&self, tag: u64, object: Object) {
+    fn serve(&self, tag: u64, object: Object) -> Result<(), String> {
         let setup = self.setup;
-        let Some(bytes) = setup.shelf.find(object) else {
+        let (found, permit) = (
+            setup.shelf.find(object),
+            setup.durable.serves.clone().try_acquire_owned(),
+        );
+        let (Some(bytes), Ok(permit)) = (found, permit) else {
             let reason = format!("{object:?} is not on the shelf of {}", setup.stage.node);
             let missing =
                 codec::encode(&Control::Missing { tag, reason }).expect("a short message");
-            if setup.durable.memory().push(missing.into()).is_ok() {
-                setup.durable.wake.notify_one();
-            }
-            return;
+            let pushed = setup.durable.memory().push(missing.into());
+            setup.durable.wake.notify_one();
+            // Whoever asked must hear something: if only that the connection ended.
+            return pushed.map_err(|full| full.to_string());
         };
-        send_object(setup, self.connection, tag, object, bytes);
+        send_object(setup, self.connection, tag, object, bytes, permit);
+        Ok(())
     }
 
     async fn write(
@@ -714,9 +768,17 @@ impl Session<'_> {
 }
 
 /// Sends an object on a stream of its own. quinn bounds how many streams the peer lets us open, and each holds only a reference.
-fn send_object(setup: &Setup, connection: &Connection, tag: u64, object: Object, bytes: Bytes) {
+fn send_object(
+    setup: &Setup,
+    connection: &Connection,
+    tag: u64,
+    object: Object,
+    bytes: Bytes,
+    permit: OwnedSemaphorePermit,
+) {
     let (connection, peer) = (connection.clone(), setup.peer.clone());
     tokio::task::spawn_local(async move {
+        let _permit = permit;
         let sent = async {
             let mut stream = connection.open_uni().await?;
             let header = ObjectHeader {

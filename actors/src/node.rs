@@ -7,13 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{SetOnce, watch};
 
 use crate::collective::{self, read_model, region_ref, write_header};
 use crate::coordinator::{self, TrainerFactory};
-use crate::env::Work;
+use crate::env::{OffloadPanicked, Work};
 use crate::link::{self, Incoming, Shelf};
-use crate::shell::{Actor, Cx, Handle, Stage, later};
+use crate::shell::{Actor, Cx, Handle, Stage, later, pause};
+use crate::slab::copy;
 use crate::verbs::{self, Fabric, Readers};
 use tombolo_core::authorize::{Part, authorize};
 use tombolo_core::event::Event;
@@ -23,7 +24,8 @@ use tombolo_core::heartbeat::Verdict;
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome};
 use tombolo_core::member::{self, Member};
-use tombolo_core::tensor::{Hash, Layout};
+use tombolo_core::outer;
+use tombolo_core::tensor::{Hash, Layout, bytes_of};
 use tombolo_core::trainer::{Task, Trained, Trainer};
 use tombolo_core::wire::{
     Commit, Control, Measured, ModelRef, Object, REGION_HEADER_BYTES, RegionHeader, RegionRef,
@@ -71,7 +73,7 @@ pub struct Setup {
     /// Becomes the reason once the run is over for this node.
     pub left: watch::Sender<Option<String>>,
     /// Filled once they exist: its links and, on one node, the coordinator.
-    pub company: Arc<std::sync::OnceLock<Company>>,
+    pub company: Arc<SetOnce<Company>>,
 }
 
 /// Whom a node talks to.
@@ -92,18 +94,16 @@ pub struct Node {
     gateway: Option<Gateway>,
     up: BTreeSet<NodeId>,
     silent: BTreeSet<NodeId>,
-    coordinator_ready: bool,
     bench: Option<Bench>,
     shop: Option<Shop>,
     obtain: Option<(Round, Option<Hash>, Hash)>,
-    early: Vec<Message>,
 }
 
 /// What training and reading use; lent to the blocking work.
 struct Bench {
     trainer: Box<dyn Trainer>,
-    round: Round,
-    model: Vec<f32>,
+    /// READ straight into; empty after a READ that failed for good.
+    model: Region,
     local: Vec<f32>,
     export: Option<Region>,
     readers: Readers,
@@ -133,11 +133,9 @@ impl Node {
             gateway: None,
             up: BTreeSet::new(),
             silent: BTreeSet::new(),
-            coordinator_ready: false,
             bench: None,
             shop: Some(Shop::default()),
             obtain: None,
-            early: Vec::new(),
         }
     }
 
@@ -147,15 +145,19 @@ impl Node {
 
     fn send(&self, peer: &NodeId, control: Control) {
         if peer == self.me() {
-            let _ = self.own.post(Message::Inbound(peer.clone(), control));
+            self.own.deliver(Message::Inbound(peer.clone(), control));
         } else if let Some(link) = self
             .setup
             .company
             .get()
             .and_then(|company| company.links.get(peer))
         {
-            let _ = link.post(link::Message::Send(control));
+            link.deliver(link::Message::Send(control));
         }
+    }
+
+    fn is_gateway(&self) -> bool {
+        self.gateway_of_mine == *self.me()
     }
 
     /// Starts to send an object before it is asked for; its stream waits at the other side within the stream's window.
@@ -169,6 +171,8 @@ impl Node {
 
     // ---- life ----
 
+    /// Makes the bench; until it is there messages wait in the queue.
+
     fn prepare(&mut self, cx: &mut Cx<Self>) {
         let setup = self.setup.clone();
         let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -179,9 +183,13 @@ impl Node {
             Work::Bytes(self.setup.layout.len() as u64 * 4),
             Box::new(task),
         );
-        later(
+        let company = self.setup.company.clone();
+        pause(
             cx,
-            async move { (done.await, receiver.await) },
+            async move {
+                company.wait().await;
+                (done.await, receiver.await)
+            },
             |node, (done, bench), cx| {
                 let bench = bench.unwrap_or_else(|_| {
                     Err(done
@@ -189,7 +197,7 @@ impl Node {
                         .map_or_else(String::new, |panicked| panicked.to_string()))
                 });
                 match bench {
-                    Ok((bench, hash)) => node.begin(cx, bench, hash),
+                    Ok((bench, shown)) => node.begin(cx, bench, shown),
                     Err(reason) => {
                         let (node_id, round) = (node.me().clone(), 0);
                         node.setup.stage.report(Event::TrainingFailed {
@@ -203,11 +211,12 @@ impl Node {
         );
     }
 
-    fn begin(&mut self, cx: &mut Cx<Self>, bench: Bench, hash: Hash) {
+    fn begin(&mut self, cx: &mut Cx<Self>, bench: Bench, initial: Initial) {
         let layout = self.setup.layout.clone();
-        self.member = Some(Member::new(self.me().clone(), layout.clone(), 0, hash));
+        let member = Member::new(self.me().clone(), layout.clone(), 0, initial.hash);
+        self.member = Some(member);
         self.bench = Some(bench);
-        if self.gateway_of_mine == *self.me() {
+        if let Some(region) = initial.shown {
             let domain = self
                 .setup
                 .stage
@@ -217,24 +226,24 @@ impl Node {
             let ranks = domain.nodes.iter().map(|node| node.id.clone()).collect();
             self.gateway = Some(Gateway::new(domain.id.clone(), ranks, layout));
             // The initial model needs no transfer: everybody can make it.
-            self.perform_gateway(
-                cx,
-                gateway::Effect::Obtain {
-                    round: 0,
-                    base: None,
-                    hash,
-                },
-            );
+            let model = ModelRef {
+                round: 0,
+                hash: initial.hash,
+                region: region_ref(self.me(), &region),
+            };
+            self.shop = Some(Shop {
+                shown: Some((initial.hash, region)),
+                next: None,
+            });
+            self.step_gateway(cx, gateway::Message::Obtained(0, Ok(model)));
         }
-        for message in std::mem::take(&mut self.early) {
-            self.handle(message, cx);
-        }
+        // A node that was rebuilt hears of links that are up already, and makes itself known to a coordinator beside it.
         if let Some(company) = self.setup.company.get() {
             for link in company.links.values() {
-                let _ = link.post(link::Message::Announce);
+                link.deliver(link::Message::Announce);
             }
         }
-        if self.gateway_of_mine == *self.me() {
+        if self.is_gateway() {
             self.step_gateway(cx, gateway::Message::MemberUp(self.me().clone()));
             if self.setup.stage.plan.coordinator == *self.me() {
                 // No link tells this domain and its coordinator apart: after a restart it says by itself where it stands.
@@ -304,19 +313,9 @@ impl Node {
                 let (round, attempt) = (gather.round, gather.attempt);
                 let (collective, own) = (self.setup.collective.clone(), self.me().clone());
                 let gathered = async move {
-                    for _ in 0..ASKS_MAX {
-                        let gather = gather.clone();
-                        if let Ok(gathered) = collective
-                            .ask(|reply| collective::Message::Gather(gather, reply))
-                            .await
-                        {
-                            return gathered;
-                        }
-                    }
-                    Err((
-                        own,
-                        "the collective failed each time it was asked".to_owned(),
-                    ))
+                    let question = |reply| collective::Message::Gather(gather.clone(), reply);
+                    let gathered = collective.ask_again(ASKS_MAX, question).await;
+                    gathered.unwrap_or_else(|error| Err((own, format!("its collective: {error}"))))
                 };
                 later(cx, gathered, move |node, gathered, cx| {
                     // What the coordinator may still fetch stays until the new sum takes its place.
@@ -353,11 +352,11 @@ impl Node {
                 member::Message::Adopted(model, Err("the node is busy".into())),
             );
         };
-        let wanted = model.clone();
+        let (wanted, fabric) = (model.clone(), self.setup.fabric.clone());
+        let elements = self.setup.layout.len();
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let task = move || {
-            let result = read_model(&mut bench.readers, &wanted, &mut bench.model);
-            bench.round = wanted.round;
+            let result = bench.adopt(&wanted, &fabric, elements);
             let _ = sender.send((bench, result));
         };
         let done = self.setup.stage.env.offload(
@@ -367,14 +366,14 @@ impl Node {
         later(
             cx,
             async move { (done.await, receiver.await) },
-            move |node, (_, result), cx| match result {
+            move |node, (done, result), cx| match result {
                 Ok((bench, result)) => {
                     node.bench = Some(bench);
                     node.step_member(cx, member::Message::Adopted(model, result));
                 }
-                Err(_) => node.rebuild(cx, move |reason| {
-                    member::Message::Adopted(model, Err(reason))
-                }),
+                Err(_) => {
+                    node.rebuild(cx, member::Message::Adopted(model, Err(panicked(done))));
+                }
             },
         );
     }
@@ -404,24 +403,20 @@ impl Node {
         later(
             cx,
             async move { (done.await, receiver.await) },
-            move |node, (_, result), cx| match result {
+            move |node, (done, result), cx| match result {
                 Ok((bench, result)) => {
                     node.bench = Some(bench);
                     node.step_member(cx, member::Message::Trained(round, result));
                 }
-                Err(_) => node.rebuild(cx, move |reason| {
-                    member::Message::Trained(round, Err(reason))
-                }),
+                Err(_) => {
+                    node.rebuild(cx, member::Message::Trained(round, Err(panicked(done))));
+                }
             },
         );
     }
 
     /// The trainer panicked and took the bench with it: a new one is made, and the machine starts over from the initial model.
-    fn rebuild(
-        &mut self,
-        cx: &mut Cx<Self>,
-        message: impl FnOnce(String) -> member::Message + 'static,
-    ) {
+    fn rebuild(&mut self, cx: &mut Cx<Self>, message: member::Message) {
         let setup = self.setup.clone();
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let task = move || {
@@ -435,13 +430,13 @@ impl Node {
             cx,
             async move { (done.await, receiver.await) },
             move |node, (_, bench), cx| {
-                node.step_member(cx, message("the trainer panicked".into()));
-                if let Ok(Ok((bench, hash))) = bench {
+                node.step_member(cx, message);
+                if let Ok(Ok((bench, initial))) = bench {
                     node.member = Some(Member::new(
                         node.me().clone(),
                         node.setup.layout.clone(),
                         0,
-                        hash,
+                        initial.hash,
                     ));
                     node.bench = Some(bench);
                     node.step_member(cx, member::Message::GatewayUp);
@@ -460,14 +455,9 @@ impl Node {
             self.shop = Some(shop);
             return;
         };
-        let own_model = self
-            .bench
-            .as_ref()
-            .filter(|bench| bench.round == 0 && round == 0)
-            .map(|bench| bench.model.clone());
         let setup = self.setup.clone();
         let work = async move {
-            let result = obtain(&setup, &mut shop, round, base, hash, own_model).await;
+            let result = obtain(&setup, &mut shop, round, base, hash).await;
             (shop, result)
         };
         later(cx, work, move |node, (shop, result), cx| {
@@ -486,19 +476,21 @@ impl Node {
         };
         match (part, control) {
             (Part::Fabric, Control::Endpoint(bytes)) => {
-                let _ = self.setup.verbs.post(verbs::Message::Learn(from, bytes));
+                let verbs = self.setup.verbs.clone();
+                let learned = async move {
+                    let question =
+                        |reply| verbs::Message::Learn(from.clone(), bytes.clone(), reply);
+                    verbs.ask_again(ASKS_MAX, question).await
+                };
+                later(cx, learned, |node, learned, _| {
+                    if let Err(error) = learned {
+                        tracing::error!(node = %node.me(), %error, "a neighbour's endpoint is lost");
+                    }
+                });
             }
             (Part::Coordinator, control) => {
-                if let Some(coordinator) = self
-                    .setup
-                    .company
-                    .get()
-                    .and_then(|company| company.coordinator.as_ref())
-                {
-                    let message =
-                        tombolo_core::coordinator::Message::Domain(from.domain(), control);
-                    let _ = coordinator.post(coordinator::Message::Machine(message));
-                }
+                let domain = from.domain();
+                self.tell_coordinator(tombolo_core::coordinator::Message::Domain(domain, control));
             }
             (Part::Gateway, control)
                 if from == self.setup.stage.plan.coordinator && !is_member_word(&control) =>
@@ -551,21 +543,14 @@ impl Node {
             Control::Measure(measure) => {
                 let (round, node, key) = (measure.round, measure.node.clone(), measure.region.key);
                 let answer = async move {
-                    for _ in 0..ASKS_MAX {
-                        let measure = measure.clone();
-                        if let Ok(measured) = collective
-                            .ask(|reply| collective::Message::Measure(measure, reply))
-                            .await
-                        {
-                            return measured;
-                        }
-                    }
-                    Measured {
+                    let question = |reply| collective::Message::Measure(measure.clone(), reply);
+                    let measured = collective.ask_again(ASKS_MAX, question).await;
+                    measured.unwrap_or_else(|error| Measured {
                         round,
                         node,
                         key,
-                        result: Err("the collective failed each time it was asked".into()),
-                    }
+                        result: Err(format!("the collective: {error}")),
+                    })
                 };
                 later(cx, answer, move |node, measured, _| {
                     node.send(&from, Control::Measured(measured))
@@ -574,25 +559,14 @@ impl Node {
             Control::Fold(fold) => {
                 let own = self.me().clone();
                 let answer = async move {
-                    for _ in 0..ASKS_MAX {
-                        let fold = fold.clone();
-                        if let Ok(folded) = collective
-                            .ask(|reply| collective::Message::Fold(fold, reply))
-                            .await
-                        {
-                            return folded;
-                        }
-                    }
-                    let result = Err((
-                        own,
-                        "the collective failed each time it was asked".to_owned(),
-                    ));
-                    tombolo_core::wire::Folded {
+                    let question = |reply| collective::Message::Fold(fold.clone(), reply);
+                    let folded = collective.ask_again(ASKS_MAX, question).await;
+                    folded.unwrap_or_else(|error| tombolo_core::wire::Folded {
                         round: fold.round,
                         attempt: fold.attempt,
                         slices: fold.slices,
-                        result,
-                    }
+                        result: Err((own, format!("its collective: {error}"))),
+                    })
                 };
                 later(cx, answer, move |node, folded, _| {
                     node.send(&from, Control::Folded(folded))
@@ -608,15 +582,9 @@ impl Node {
         if peer.domain() == self.me().domain() {
             let (verbs, to) = (self.setup.verbs.clone(), peer.clone());
             let endpoint = async move {
-                for _ in 0..ASKS_MAX {
-                    let peer = to.clone();
-                    if let Ok(endpoint) =
-                        verbs.ask(|reply| verbs::Message::Grant(peer, reply)).await
-                    {
-                        return endpoint;
-                    }
-                }
-                Err("the Verbs actor failed each time it was asked".to_owned())
+                let question = |reply| verbs::Message::Grant(to.clone(), reply);
+                let endpoint = verbs.ask_again(ASKS_MAX, question).await;
+                endpoint.unwrap_or_else(|error| Err(format!("the Verbs actor: {error}")))
             };
             later(cx, endpoint, move |node, endpoint, cx| {
                 match endpoint {
@@ -652,7 +620,7 @@ impl Node {
             .get()
             .and_then(|company| company.coordinator.as_ref())
         {
-            let _ = coordinator.post(coordinator::Message::Machine(message));
+            coordinator.deliver(coordinator::Message::Machine(message));
         }
     }
 
@@ -691,10 +659,7 @@ impl Actor for Node {
 
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
         if self.member.is_none() {
-            // Until the trainer is there; bounded by the queue in front of this actor. Links announce themselves again anyway.
-            if self.early.len() < crate::shell::QUEUE {
-                self.early.push(message);
-            }
+            // A node without a trainer takes no part; why was reported.
             return;
         }
         match message {
@@ -708,7 +673,6 @@ impl Actor for Node {
             }
             Message::Verdict(peer, verdict) => self.verdict(cx, peer, verdict),
             Message::CoordinatorStarted => {
-                self.coordinator_ready = true;
                 let mut domains: BTreeSet<_> = self.up.iter().map(NodeId::domain).collect();
                 domains.insert(self.me().domain());
                 for domain in domains {
@@ -732,33 +696,72 @@ fn is_member_word(control: &Control) -> bool {
     )
 }
 
+/// What the blocking work said when it panicked.
+fn panicked(done: Result<(), OffloadPanicked>) -> String {
+    done.err()
+        .map_or_else(|| "the work was given up".into(), |error| error.to_string())
+}
+
+/// The model that every node can make.
+struct Initial {
+    hash: Hash,
+    /// On a gateway: a region of it that the domain may READ.
+    shown: Option<Region>,
+}
+
 /// Makes the trainer and the initial model. Blocks.
-fn bench(setup: &Setup) -> Result<(Bench, Hash), String> {
+fn bench(setup: &Setup) -> Result<(Bench, Initial), String> {
     let mut trainer = (setup.trainer)(&setup.stage.node)?;
     if let Some(difference) = setup.layout.difference(&trainer.layout()) {
         return Err(format!("the trainer changed its layout: {difference}"));
     }
-    let mut model = vec![0.0; setup.layout.len()];
+    let elements = setup.layout.len();
+    let mut local = vec![0.0; elements];
     trainer
-        .initialize(setup.stage.plan.seed, &mut model)
+        .initialize(setup.stage.plan.seed, &mut local)
         .map_err(|error| error.to_string())?;
-    let hash = Hash::of(&model);
-    let local = vec![0.0; model.len()];
+    let mut model = setup.fabric.allocate(elements * 4)?;
+    copy(&local, &mut model.f32s_mut());
+    let me = &setup.stage.node;
+    let domain = setup.stage.plan.domain(&me.domain());
+    let shows = domain.is_some_and(|domain| domain.gateway() == me);
+    let shown = shows.then(|| -> Result<Region, String> {
+        let mut region = setup.fabric.allocate(REGION_HEADER_BYTES + elements * 4)?;
+        write_header(
+            &mut region,
+            RegionHeader {
+                epoch: 0,
+                round: 0,
+                attempt: 0,
+            },
+        );
+        copy(&local, &mut region.f32s_mut()[REGION_HEADER_BYTES / 4..]);
+        Ok(region)
+    });
+    let initial = Initial {
+        hash: Hash::of(&local),
+        shown: shown.transpose()?,
+    };
     let readers = setup.fabric.readers();
-    Ok((
-        Bench {
-            trainer,
-            round: 0,
-            model,
-            local,
-            export: None,
-            readers,
-        },
-        hash,
-    ))
+    let bench = Bench {
+        trainer,
+        model,
+        local,
+        export: None,
+        readers,
+    };
+    Ok((bench, initial))
 }
 
 impl Bench {
+    /// READs a model and holds it. Blocks.
+    fn adopt(&mut self, model: &ModelRef, fabric: &Fabric, elements: usize) -> Result<(), String> {
+        if self.model.is_empty() {
+            self.model = fabric.allocate(elements * 4)?;
+        }
+        read_model(&mut self.readers, model, &mut self.model, elements)
+    }
+
     /// Trains from the model and leaves local minus global in the region that the domain may READ. Blocks.
     fn train(
         &mut self,
@@ -766,14 +769,17 @@ impl Bench {
         epoch: u64,
         fabric: &Fabric,
     ) -> Result<(Trained, RegionRef), String> {
-        self.local.copy_from_slice(&self.model);
+        if self.model.is_empty() {
+            return Err("no model is held".into());
+        }
+        copy(self.model.f32s(), &mut self.local);
         let trained = self
             .trainer
             .train(task, &mut self.local)
             .map_err(|error| error.to_string())?;
         let mut region = match self.export.take() {
             Some(region) => region,
-            None => fabric.allocate(REGION_HEADER_BYTES + self.model.len() * 4)?,
+            None => fabric.allocate(REGION_HEADER_BYTES + self.local.len() * 4)?,
         };
         write_header(
             &mut region,
@@ -786,7 +792,8 @@ impl Bench {
         {
             let mut elements = region.f32s_mut();
             let update = &mut elements[REGION_HEADER_BYTES / 4..];
-            for ((update, local), global) in update.iter_mut().zip(&self.local).zip(&self.model) {
+            let global = self.model.f32s();
+            for ((update, local), global) in update.iter_mut().zip(&self.local).zip(global) {
                 *update = local - global;
             }
         }
@@ -803,17 +810,14 @@ async fn obtain(
     round: Round,
     base: Option<Hash>,
     hash: Hash,
-    own_model: Option<Vec<f32>>,
 ) -> Result<ModelRef, String> {
     let elements = setup.layout.len();
     let mut next = match shop.next.take() {
         Some(region) => region,
         None => {
             let bytes = REGION_HEADER_BYTES + elements * 4;
-            let region = setup
-                .verbs
-                .ask(|reply| verbs::Message::Allocate(bytes, reply))
-                .await;
+            let question = |reply| verbs::Message::Allocate(bytes, reply);
+            let region = setup.verbs.ask_again(ASKS_MAX, question).await;
             region.map_err(|error| format!("the Verbs actor: {error}"))??
         }
     };
@@ -822,7 +826,7 @@ async fn obtain(
         .as_ref()
         .filter(|(shown, _)| Some(*shown) == base)
         .map(|(_, region)| region);
-    let result = fill(setup, &mut next, shown, round, hash, own_model).await;
+    let result = fill(setup, &mut next, shown, round, hash).await;
     if let Err(reason) = result {
         shop.next = Some(next);
         return Err(reason);
@@ -836,59 +840,51 @@ async fn obtain(
     })
 }
 
-/// Writes the model into a region, in one pass over what arrives, and verifies its hash.
+/// Writes the model into a region and verifies its hash: each received byte is passed over once, then the model before is added to it while
+/// it lies in a core's cache.
 async fn fill(
     setup: &Setup,
     next: &mut Region,
     base: Option<&Region>,
     round: Round,
     hash: Hash,
-    own_model: Option<Vec<f32>>,
 ) -> Result<(), String> {
     let elements = setup.layout.len();
+    let object = if base.is_some() {
+        Object::Step(round)
+    } else {
+        Object::Model(round)
+    };
+    let mut incoming = fetch(setup, object).await?;
+    if incoming.len() != elements as u64 * 4 {
+        return Err(format!(
+            "{object:?} has {} bytes, expected {}",
+            incoming.len(),
+            elements * 4
+        ));
+    }
     let mut hasher = blake3::Hasher::new();
     {
         let mut target = next.f32s_mut();
         let target = &mut target[REGION_HEADER_BYTES / 4..];
-        if let Some(own) = own_model.filter(|own| Hash::of(own) == hash) {
-            target.copy_from_slice(&own);
-            hasher.update(tombolo_core::tensor::bytes_of(target));
-        } else {
-            let object = if base.is_some() {
-                Object::Step(round)
-            } else {
-                Object::Model(round)
-            };
-            let mut incoming = fetch(setup, object).await?;
-            if incoming.len() != elements as u64 * 4 {
-                return Err(format!(
-                    "{object:?} has {} bytes, expected {}",
-                    incoming.len(),
-                    elements * 4
-                ));
+        let base = base.map(|region| &region.f32s()[REGION_HEADER_BYTES / 4..]);
+        let block = crate::verbs::READ_BYTES / 4;
+        for (index, target) in target.chunks_mut(block).enumerate() {
+            let mut step = ByteFold::first(1.0);
+            let mut left = target.len() * 4;
+            while left > 0 {
+                let piece = incoming.next(setup, left).await?;
+                left -= piece.len();
+                step.push(target, &piece)
+                    .map_err(|error| error.to_string())?;
             }
-            let base = base.map(|region| &region.f32s()[REGION_HEADER_BYTES / 4..]);
-            // By blocks that stay in a core's cache while they are filled, folded and hashed.
-            let block = crate::verbs::READ_BYTES / 4;
-            for (index, target) in target.chunks_mut(block).enumerate() {
-                let mut fold = match base {
-                    Some(base) => {
-                        target.copy_from_slice(&base[index * block..index * block + target.len()]);
-                        ByteFold::next(1.0)
-                    }
-                    None => ByteFold::first(1.0),
-                };
-                let mut left = target.len() * 4;
-                while left > 0 {
-                    let piece = incoming.next(setup, left).await?;
-                    left -= piece.len();
-                    fold.push(target, &piece)
-                        .map_err(|error| error.to_string())?;
-                }
-                fold.finish(target).map_err(|error| error.to_string())?;
-                hasher.update(tombolo_core::tensor::bytes_of(target));
-                tokio::task::yield_now().await;
+            step.finish(target).map_err(|error| error.to_string())?;
+            if let Some(base) = base {
+                let begin = index * block;
+                outer::adopt(target, &base[begin..begin + target.len()]);
             }
+            hasher.update(bytes_of(target));
+            tokio::task::yield_now().await;
         }
     }
     let found = Hash(*hasher.finalize().as_bytes());

@@ -47,6 +47,7 @@ pub struct Quic {
     transport: Arc<TransportConfig>,
     links: Arc<std::sync::OnceLock<BTreeMap<NodeId, Handle<link::Message>>>>,
     early: Vec<NodeId>,
+    shaking: usize,
 }
 
 /// Makes a node's endpoint on an address.
@@ -149,6 +150,7 @@ impl Quic {
             transport,
             links,
             early: Vec::new(),
+            shaking: 0,
         }
     }
 
@@ -159,6 +161,11 @@ impl Quic {
             async move { endpoint.accept().await },
             |quic, incoming, cx| {
                 let Some(incoming) = incoming else { return };
+                quic.accept(cx);
+                if quic.shaking >= HANDSHAKES_MAX {
+                    return incoming.refuse();
+                }
+                quic.shaking += 1;
                 let limit = quic.stage.env.sleep(HANDSHAKE_LIMIT);
                 let handshake = async move {
                     tokio::select! {
@@ -167,13 +174,15 @@ impl Quic {
                         () = limit => Err(format!("no handshake within {HANDSHAKE_LIMIT:?}")),
                     }
                 };
-                later(cx, handshake, |quic, connection, _| match connection {
-                    Ok(connection) => quic.on_accepted(connection),
-                    Err(reason) => {
-                        tracing::debug!(node = %quic.stage.node, reason, "a handshake failed")
+                later(cx, handshake, |quic, connection, _| {
+                    quic.shaking -= 1;
+                    match connection {
+                        Ok(connection) => quic.on_accepted(connection),
+                        Err(reason) => {
+                            tracing::debug!(node = %quic.stage.node, reason, "a handshake failed")
+                        }
                     }
                 });
-                quic.accept(cx);
             },
         );
     }
@@ -243,7 +252,7 @@ impl Quic {
                 Ok(connection) => link::Message::Attach(connection),
                 Err(reason) => link::Message::DialFailed(reason),
             };
-            let _ = link.post(message);
+            link.deliver(message);
         });
     }
 }
@@ -256,7 +265,7 @@ impl Actor for Quic {
         if let Some(links) = self.links.get() {
             // Dials that were under way are gone with the actor before this one.
             for link in links.values() {
-                let _ = link.post(link::Message::DialFailed(
+                link.deliver(link::Message::DialFailed(
                     "the endpoint's actor was rebuilt".into(),
                 ));
             }

@@ -6,11 +6,15 @@
 //! which rides in the message and is dropped when it has been handled; so however callers send, the mailbox is bounded, and a flood yields
 //! to timers after a few messages. When the actor panics the task waits (backoff with seeded jitter), builds it again from its factory, and
 //! delivers again what had not been begun. The message that was being handled is gone; whoever asked gets an error.
+//!
+//! There are permits for messages and none for bytes, because no message holds many: tensors travel as handles, and the largest control
+//! message is bounded by the wire's limit. Bytes are budgeted where they lie: a link's outbox, quinn's windows, the pool of slabs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -30,7 +34,7 @@ pub const WINDOW: usize = 16;
 pub const QUEUE: usize = 1024;
 
 /// Restarts within [`RESTART_SPAN`] after which an actor is given up.
-const RESTARTS_MAX: usize = 16;
+pub const RESTARTS_MAX: usize = 16;
 const RESTART_SPAN: Duration = Duration::from_secs(60);
 const BACKOFF_FIRST: Duration = Duration::from_millis(10);
 const BACKOFF_MOST: Duration = Duration::from_secs(2);
@@ -201,12 +205,24 @@ impl<T> Reply<T> {
 /// A stable address: stays valid while the actor behind it is rebuilt.
 pub struct Handle<M> {
     queue: mpsc::Sender<Parcel<M>>,
+    waiting: Arc<AtomicUsize>,
+}
+
+/// A place in an actor's queue, to be filled without waiting.
+pub struct Place<'a, M>(mpsc::Permit<'a, Parcel<M>>);
+
+impl<M> Place<'_, M> {
+    /// Fills it.
+    pub fn fill(self, message: M) {
+        self.0.send(Parcel::Message(message));
+    }
 }
 
 impl<M> Clone for Handle<M> {
     fn clone(&self) -> Self {
         Handle {
             queue: self.queue.clone(),
+            waiting: self.waiting.clone(),
         }
     }
 }
@@ -242,6 +258,55 @@ impl<M: Send + 'static> Handle<M> {
             .map_err(|_| TellError::Stopped)
     }
 
+    /// Waits for a place in the queue: for a sender that must not be interrupted between taking a message from elsewhere and passing it on.
+    ///
+    /// # Errors
+    /// No actor.
+    pub async fn reserve(&self) -> Result<Place<'_, M>, TellError> {
+        let permit = self.queue.reserve().await;
+        permit.map(Place).map_err(|_| TellError::Stopped)
+    }
+
+    /// Puts a message into the queue, now or, if it is full, as soon as there is room, without making the caller wait: for one actor that
+    /// must not lose a word to another. What waits is bounded by [`QUEUE`] as well; beyond it a message is lost, with an error in the log.
+    /// An actor that has stopped needs no messages any more. Call it on an arbiter.
+    pub fn deliver(&self, message: M) {
+        let parcel = match self.queue.try_send(Parcel::Message(message)) {
+            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => return,
+            Err(mpsc::error::TrySendError::Full(parcel)) => parcel,
+        };
+        if self.waiting.fetch_add(1, Ordering::Relaxed) >= QUEUE {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            return tracing::error!(
+                message = std::any::type_name::<M>(),
+                "an actor is stuck and a message to it is lost"
+            );
+        }
+        let (queue, waiting) = (self.queue.clone(), self.waiting.clone());
+        tokio::task::spawn_local(async move {
+            let _ = queue.send(parcel).await;
+            waiting.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+
+    /// Asks, up to `times` times if the actor fails over the question.
+    ///
+    /// # Errors
+    /// No actor, or it failed each time.
+    pub async fn ask_again<R: Send + 'static>(
+        &self,
+        times: usize,
+        mut question: impl FnMut(Reply<R>) -> M,
+    ) -> Result<R, AskError> {
+        for _ in 1..times {
+            match self.ask(&mut question).await {
+                Err(AskError::Failed) => {}
+                answer => return answer,
+            }
+        }
+        self.ask(question).await
+    }
+
     /// Asks and waits for the answer.
     ///
     /// # Errors
@@ -264,7 +329,10 @@ impl<M: Send + 'static> Handle<M> {
     pub fn inject_panic(&self, reason: &str) -> Result<(), TellError> {
         self.queue
             .try_send(Parcel::Panic(reason.to_owned()))
-            .map_err(|_| TellError::Full)
+            .map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => TellError::Full,
+                mpsc::error::TrySendError::Closed(_) => TellError::Stopped,
+            })
     }
 
     /// Messages that wait in the queue.
@@ -282,7 +350,10 @@ pub fn supervise<A: Actor>(
     factory: impl Fn(&Handle<A::Message>) -> A + Send + 'static,
 ) -> Handle<A::Message> {
     let (queue, receiver) = mpsc::channel(QUEUE);
-    let handle = Handle { queue };
+    let handle = Handle {
+        queue,
+        waiting: Arc::default(),
+    };
     let (stage, key, own) = (stage.clone(), key.into(), handle.clone());
     stage.env.clone().spawn(
         class,
@@ -377,15 +448,22 @@ async fn live<A: Actor>(
         }
         let count = restarts.len();
         let (actor, key) = (A::NAME.to_owned(), key.clone());
+        let restarts = u32::try_from(count).unwrap_or(u32::MAX);
+        if count > RESTARTS_MAX {
+            tracing::error!(actor, key, reason, "given up after too many panics");
+            return stage.report(Event::ActorGivenUp {
+                actor,
+                key,
+                reason,
+                restarts: restarts - 1,
+            });
+        }
         stage.report(Event::ActorRestarted {
             actor,
             key,
             reason,
-            restarts: u32::try_from(count).unwrap_or(u32::MAX),
+            restarts,
         });
-        if count > RESTARTS_MAX {
-            return;
-        }
         let backoff = BACKOFF_FIRST
             .saturating_mul(1 << (count - 1).min(16))
             .min(BACKOFF_MOST);

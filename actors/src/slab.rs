@@ -4,6 +4,7 @@
 //! memory goes back to the pool. So a round in steady state allocates nothing of a tensor's size.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -93,3 +94,17 @@ impl AsRef<[u8]> for Slab {
         bytes_of(&self.0.elements)
     }
 }
+
+/// Copies tensor elements, and counts: the one place where a payload is copied. In a round in steady state that is each trainer's working
+/// copy of the model, and nothing else; what arrives is folded, not copied.
+pub fn copy(source: &[f32], target: &mut [f32]) {
+    target.copy_from_slice(source);
+    COPIED.fetch_add(size_of_val(source) as u64, Ordering::Relaxed);
+}
+
+/// Bytes that [`copy`] has copied in this process.
+pub fn bytes_copied() -> u64 {
+    COPIED.load(Ordering::Relaxed)
+}
+
+static COPIED: AtomicU64 = AtomicU64::new(0);

@@ -22,8 +22,8 @@ pub enum Message {
     Allocate(usize, Reply<Result<Region, String>>),
     /// Make an endpoint for a neighbour.
     Grant(NodeId, Reply<Result<Vec<u8>, String>>),
-    /// A neighbour's endpoint for us.
-    Learn(NodeId, Vec<u8>),
+    /// A neighbour's endpoint for us; answers once it is known, or was refused.
+    Learn(NodeId, Vec<u8>, Reply<()>),
 }
 
 /// A device and the endpoints of the neighbours; outlives the actor.
@@ -108,18 +108,42 @@ impl Readers {
         ))
     }
 
+    /// READs `len` bytes at `offset` behind the region's header straight into a region of ours, also at `offset`.
+    ///
+    /// # Errors
+    /// In words: who could not be read and why. A read that failed for good keeps the region: `into` is then empty.
+    pub fn read_into(
+        &mut self,
+        into: &mut Region,
+        region: &RegionRef,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), String> {
+        let at = (REGION_HEADER_BYTES + offset) as u64;
+        self.transfer(into, offset, region, at, len)
+    }
+
     fn read_at(&mut self, region: &RegionRef, offset: u64, len: usize) -> Result<&[u8], String> {
         debug_assert!(len <= READ_BYTES);
-        let Readers {
-            fabric,
-            scratch,
-            pairs,
-        } = self;
         // A read that failed for good keeps its scratch region: another one is registered.
-        let scratch = match scratch.take().filter(|scratch| !scratch.is_empty()) {
-            Some(kept) => scratch.insert(kept),
-            None => scratch.insert(fabric.allocate(READ_BYTES)?),
+        let mut scratch = match self.scratch.take().filter(|scratch| !scratch.is_empty()) {
+            Some(kept) => kept,
+            None => self.fabric.allocate(READ_BYTES)?,
         };
+        let result = self.transfer(&mut scratch, 0, region, offset, len);
+        let scratch = self.scratch.insert(scratch);
+        result.map(|()| &scratch.bytes()[..len])
+    }
+
+    fn transfer(
+        &mut self,
+        into: &mut Region,
+        into_offset: usize,
+        region: &RegionRef,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), String> {
+        let Readers { fabric, pairs, .. } = self;
         let owner = &region.owner;
         let endpoint = fabric
             .endpoint(owner)
@@ -139,9 +163,16 @@ impl Readers {
             key: region.key,
             len: region.len,
         };
-        tombolo_fabric::read(pair.as_mut(), scratch, 0, &remote, offset, len, fabric.wait)
-            .map_err(|error| error.to_string())?;
-        Ok(&scratch.bytes()[..len])
+        tombolo_fabric::read(
+            pair.as_mut(),
+            into,
+            into_offset,
+            &remote,
+            offset,
+            len,
+            fabric.wait,
+        )
+        .map_err(|error| error.to_string())
     }
 }
 
@@ -207,18 +238,21 @@ impl Actor for Verbs {
                         .map_err(|error| error.to_string()),
                 );
             }
-            Message::Learn(peer, bytes) => match Endpoint::from_bytes(&bytes) {
-                Ok(endpoint) => {
-                    self.fabric
-                        .endpoints
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .insert(peer, endpoint);
+            Message::Learn(peer, bytes, reply) => {
+                match Endpoint::from_bytes(&bytes) {
+                    Ok(endpoint) => {
+                        self.fabric
+                            .endpoints
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .insert(peer, endpoint);
+                    }
+                    Err(error) => {
+                        tracing::warn!(node = %self.stage.node, %peer, %error, "endpoint refused")
+                    }
                 }
-                Err(error) => {
-                    tracing::warn!(node = %self.stage.node, %peer, %error, "endpoint refused")
-                }
-            },
+                reply.send(());
+            }
         }
     }
 }

@@ -165,6 +165,13 @@ pub enum Event {
         reason: String,
         restarts: u32,
     },
+    /// An actor panicked too often and stays down.
+    ActorGivenUp {
+        actor: String,
+        key: String,
+        reason: String,
+        restarts: u32,
+    },
     /// The run ended.
     Finished(Finished),
 }
