@@ -1,12 +1,16 @@
 //! The command line: one file a command, one exit code a kind of ending.
 
+mod certs;
 mod check;
 mod new;
 mod node;
 mod output;
+mod processes;
 mod run;
 mod schema;
+mod signals;
 mod sim;
+mod status;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,16 +34,38 @@ pub enum Exit {
     Terminated,
 }
 
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        ExitCode::from(match exit {
+impl Exit {
+    const ALL: [Exit; 6] = [
+        Exit::Done,
+        Exit::Failed,
+        Exit::Usage,
+        Exit::NoQuorum,
+        Exit::Interrupted,
+        Exit::Terminated,
+    ];
+
+    fn code(self) -> u8 {
+        match self {
             Exit::Done => 0,
             Exit::Failed => 1,
             Exit::Usage => 2,
             Exit::NoQuorum => 3,
             Exit::Interrupted => 130,
             Exit::Terminated => 143,
-        })
+        }
+    }
+
+    /// The ending that a process's exit code stands for.
+    fn of_code(code: i32) -> Option<Exit> {
+        Self::ALL
+            .into_iter()
+            .find(|exit| i32::from(exit.code()) == code)
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(exit.code())
     }
 }
 
@@ -78,6 +104,10 @@ enum Command {
     Sim(sim::Sim),
     /// Check a topology: every mistake at once.
     Check(check::Check),
+    /// Show what runs in a state folder.
+    Status(status::Status),
+    /// Make, issue and show certificates.
+    Certs(certs::Certs),
     /// Print the JSON schema of the topology, for editors.
     Schema(schema::Schema),
     /// Make a folder with a small topology that runs.
@@ -111,6 +141,8 @@ pub fn main() -> ExitCode {
         Command::Node(command) => command.run(&common),
         Command::Sim(command) => command.run(&common),
         Command::Check(command) => command.run(&common),
+        Command::Status(command) => command.run(&common),
+        Command::Certs(command) => command.run(&common),
         Command::Schema(command) => command.run(),
         Command::New(command) => command.run(&common),
     };
@@ -122,20 +154,4 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-}
-
-/// Ends when the user or the system asks the process to stop.
-async fn interrupted() -> tombolo::federation::Interrupt {
-    use tokio::signal::unix::{SignalKind, signal};
-    use tombolo::federation::Interrupt;
-    let (Ok(mut interrupt), Ok(mut terminate)) = (
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::terminate()),
-    ) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => Interrupt::Interrupted,
-        _ = terminate.recv() => Interrupt::Terminated,
-    }
 }

@@ -3,13 +3,14 @@
 //! [`Federation`] is the builder, [`Running`] the federation while it runs, [`Report`] what came of it.
 
 mod recorder;
+mod report;
+mod running;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::broadcast;
 
@@ -17,14 +18,14 @@ use tombolo_actors::aggregate::{Rule, Weigh};
 use tombolo_actors::crew::{Crew, Kit, RuleFactory};
 use tombolo_actors::shell::{Census, Stage};
 use tombolo_core::aggregate::Aggregator;
-use tombolo_core::coordinator::Message as CoordinatorMessage;
-use tombolo_core::event::{Event, Finished, RoundRecord, RoundState};
+use tombolo_core::event::{Event, RoundState};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
 use tombolo_core::tensor::Hash;
 use tombolo_core::trainer::Trainer;
 use tombolo_fabric::{VerbsProvider, shm::Shm};
 
+use crate::control::{Control, History, Sources};
 use crate::identity::{NodeIdentity, pki};
 use crate::learn::DigitsTrainer;
 use crate::topology::{self, Diagnosis, Options};
@@ -32,13 +33,12 @@ use crate::world::{World, WorldOptions};
 use tombolo_actors::identity::IdentityError;
 
 pub use recorder::Recorder;
+pub use report::Report;
+pub use running::{Interrupt, Running};
 pub use state::{StateError, StateFolder};
 
 /// Events that a slow listener may fall behind before it misses some.
 const EVENTS_KEPT: usize = 8192;
-
-/// How long nodes may take to hear that the run is over.
-const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a federation cannot start or go on. The variant says who is to blame.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +59,18 @@ pub enum FederationError {
         /// Whose.
         node: NodeId,
         /// Why.
+        reason: String,
+    },
+    /// A socket that cannot be had.
+    #[error(
+        "{node} cannot listen on {address}: {reason}; free the port, or change `listen` of {node} in the topology"
+    )]
+    Listen {
+        /// Whose.
+        node: NodeId,
+        /// Which.
+        address: SocketAddr,
+        /// The system's words.
         reason: String,
     },
     /// A node that the plan does not have.
@@ -232,9 +244,7 @@ impl Federation {
     /// See [`FederationError`]; nothing has joined then.
     pub async fn spawn(self) -> Result<Running, FederationError> {
         let nodes = self.plan.nodes().map(|node| node.id.clone()).collect();
-        for ensured in pki::ensure_dev_pki(&self.plan, unix_now())? {
-            tracing::info!("{ensured}");
-        }
+        self.make_pki()?;
         self.start(nodes)
     }
 
@@ -249,23 +259,51 @@ impl Federation {
         self.start(BTreeSet::from([node.clone()]))
     }
 
-    fn start(self, nodes: BTreeSet<NodeId>) -> Result<Running, FederationError> {
-        // Now it is known which rules are registered, so a name that is not can be shown in its place in the file.
+    /// Makes a development PKI if there is none, and checks what would stop the nodes from starting, without starting them.
+    ///
+    /// # Errors
+    /// See [`FederationError`].
+    pub fn prepare(&self) -> Result<(), FederationError> {
+        self.check_rules()?;
+        self.make_pki()?;
+        let nodes = self.plan.nodes().map(|node| node.id.clone()).collect();
+        check_ports(&self.plan, &nodes)?;
+        let folder = &self.plan.checkpoint.folder;
+        StateFolder::check(folder, self.configuration(), self.resume)?;
+        forget_addresses(&self.plan, &nodes)
+    }
+
+    fn make_pki(&self) -> Result<(), FederationError> {
+        for ensured in pki::ensure_dev_pki(&self.plan, unix_now())? {
+            tracing::info!("{ensured}");
+        }
+        Ok(())
+    }
+
+    /// Only at the start it is known which rules are registered; one that is not can then be shown in its place in the file.
+    fn check_rules(&self) -> Result<(), FederationError> {
         let registered = self.rules.keys().cloned().collect();
         self.source.load(&Options { registered })?;
-        let configuration = Hash(topology::config_hash(&self.plan));
-        let hosts_coordinator = nodes.contains(&self.plan.coordinator);
-        let folder = &self.plan.checkpoint.folder;
-        let state = if hosts_coordinator {
-            Some(StateFolder::open(folder, configuration, self.resume)?)
-        } else {
-            None
-        };
+        Ok(())
+    }
 
+    fn configuration(&self) -> Hash {
+        Hash(topology::config_hash(&self.plan))
+    }
+
+    /// Whatever can fail comes before the state folder is taken: a start that was refused leaves no run behind.
+    fn start(self, nodes: BTreeSet<NodeId>) -> Result<Running, FederationError> {
+        self.check_rules()?;
+        let configuration = self.configuration();
+        let hosts_coordinator = nodes.contains(&self.plan.coordinator);
         let machine = |error: std::io::Error| FederationError::Machine(error.to_string());
         let plan = Arc::new(self.plan);
-        let world = World::new(WorldOptions::from(plan.as_ref())).map_err(machine)?;
-        let provider = Shm::new(plan.checkpoint.folder.join("run").join("fabric"));
+        let mut identities = BTreeMap::new();
+        for node in &nodes {
+            let identity = NodeIdentity::load(&plan, node, Arc::new(unix_now))?;
+            identities.insert(node.clone(), identity);
+        }
+        check_ports(&plan, &nodes)?;
         let make_trainer = trainer_factory(plan.clone(), self.trainer);
         let rule = rule_factory(&plan, &self.rules);
         let first = nodes.iter().next().expect("at least one node is started");
@@ -275,16 +313,27 @@ impl Federation {
         })?;
         let layout = trainer.layout();
         drop(trainer);
+        let folder = &plan.checkpoint.folder;
+        let state = if hosts_coordinator {
+            Some(StateFolder::open(folder, configuration, self.resume)?)
+        } else {
+            None
+        };
+        let world = World::new(WorldOptions::from(plan.as_ref())).map_err(machine)?;
+        let provider = Shm::new(plan.checkpoint.folder.join("run").join("fabric"));
 
         let (events, _) = broadcast::channel(EVENTS_KEPT);
         let recorder = hosts_coordinator
             .then(|| Recorder::start(folder_events(&plan)))
             .transpose()
             .map_err(machine)?;
+        let history = Arc::new(History::new(plan.rounds));
         let sink = {
             let (events, lines) = (events.clone(), recorder.as_ref().map(Recorder::sender));
+            let history = history.clone();
             Arc::new(move |event: Event| {
                 tracing::debug!(?event);
+                history.record(&event);
                 if let Some(lines) = &lines {
                     lines.record(&event);
                 }
@@ -295,13 +344,14 @@ impl Federation {
         let listener = events.subscribe();
         let census = Census::default();
         let mut crews = BTreeMap::new();
+        // Each takes its node's folder for this process; only then nobody else can be that node.
+        for node in &nodes {
+            world.env(node).map_err(machine)?;
+        }
+        forget_addresses(&plan, &nodes)?;
         for node in &nodes {
             let env = world.env(node).map_err(machine)?;
-            let clock = {
-                let env = env.clone();
-                Arc::new(move || env.unix_time())
-            };
-            let identity = NodeIdentity::load(&plan, node, clock)?;
+            let identity = identities.remove(node).expect("loaded above");
             let device = provider
                 .open(node.as_str())
                 .map_err(|error| FederationError::Machine(error.to_string()))?;
@@ -328,17 +378,43 @@ impl Federation {
             };
             crews.insert(node.clone(), Crew::start(kit).map_err(machine)?);
         }
+        let env = world.env(first).map_err(machine)?;
+        let sources = Sources::new(&plan, &crews, census.clone(), history, env);
+        let control = Control::serve(folder, first, sources).map_err(machine)?;
         Ok(Running {
-            plan,
+            plan: plan.clone(),
             crews,
             events,
             listener,
             census,
+            _control: control,
             world,
             state,
             recorder,
         })
     }
+}
+
+/// Tries the addresses that the topology gives, so that a port which is taken is found before anybody joins.
+fn check_ports(plan: &Plan, nodes: &BTreeSet<NodeId>) -> Result<(), FederationError> {
+    for node in plan.nodes().filter(|node| nodes.contains(&node.id)) {
+        let Some(address) = node.listen else { continue };
+        std::net::UdpSocket::bind(address).map_err(|error| FederationError::Listen {
+            node: node.id.clone(),
+            address,
+            reason: error.to_string(),
+        })?;
+    }
+    Ok(())
+}
+
+/// Removes the nodes' addresses of an earlier run: whoever starts first must not dial them.
+fn forget_addresses(plan: &Plan, nodes: &BTreeSet<NodeId>) -> Result<(), FederationError> {
+    for node in nodes {
+        crate::world::forget_address(&plan.checkpoint.folder, node)
+            .map_err(|error| FederationError::Machine(error.to_string()))?;
+    }
+    Ok(())
 }
 
 fn folder_events(plan: &Plan) -> PathBuf {
@@ -373,205 +449,6 @@ pub(crate) fn rule_factory(plan: &Plan, rules: &BTreeMap<String, RuleFactory>) -
         let rule = tombolo_core::aggregate::build(&settings);
         Rule::Trait(rule.expect("the topology was checked for unknown rules"))
     })
-}
-
-/// A federation at work.
-pub struct Running {
-    plan: Arc<Plan>,
-    crews: BTreeMap<NodeId, Crew>,
-    events: broadcast::Sender<Event>,
-    listener: broadcast::Receiver<Event>,
-    census: Census,
-    world: World,
-    state: Option<StateFolder>,
-    recorder: Option<Recorder>,
-}
-
-/// What came of a run.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
-pub struct Report {
-    /// The last line.
-    pub finished: Finished,
-    /// The rounds that ended while this process ran, in order.
-    pub rounds: Vec<RoundRecord>,
-}
-
-impl Report {
-    /// The rounds, in order.
-    pub fn rounds(&self) -> &[RoundRecord] {
-        &self.rounds
-    }
-
-    /// Whether every round was committed with at least a quorum and the run came to its planned end.
-    pub fn succeeded(&self) -> bool {
-        self.finished.reason.is_empty()
-    }
-
-    /// Whether it ended because no round ever met its quorum.
-    pub fn never_met_quorum(&self) -> bool {
-        !self.succeeded()
-            && self.finished.committed + self.finished.degraded == 0
-            && self.finished.aborted > 0
-    }
-}
-
-/// Why a run was ended from outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Interrupt {
-    /// Ctrl-C.
-    Interrupted,
-    /// SIGTERM.
-    Terminated,
-}
-
-impl Running {
-    /// The plan.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    /// The actors of a node of this process.
-    pub fn crew(&self, node: &NodeId) -> Option<&Crew> {
-        self.crews.get(node)
-    }
-
-    /// The nodes of this process.
-    pub fn nodes(&self) -> impl Iterator<Item = &NodeId> {
-        self.crews.keys()
-    }
-
-    /// Living actors by type.
-    pub fn census(&self) -> &Census {
-        &self.census
-    }
-
-    /// Past facts from now on, as they happen.
-    pub fn events(&self) -> broadcast::Receiver<Event> {
-        self.events.subscribe()
-    }
-
-    /// Ends the run soon: the open round is given up, what is committed stays.
-    pub fn stop(&self, interrupt: Interrupt) {
-        let reason = match interrupt {
-            Interrupt::Interrupted => "interrupted",
-            Interrupt::Terminated => "terminated",
-        };
-        let message = CoordinatorMessage::Stop(reason.to_owned());
-        let coordinator = self
-            .crews
-            .values()
-            .find_map(|crew| crew.coordinator.as_ref());
-        if let Some(coordinator) = coordinator {
-            let _ = coordinator.post(tombolo_actors::coordinator::Message::Machine(message));
-        }
-    }
-
-    /// Follows the run to its end.
-    ///
-    /// # Errors
-    /// The report could not be written.
-    pub async fn run(self) -> Result<Report, FederationError> {
-        self.run_until(std::future::pending()).await
-    }
-
-    /// Follows the run to its end, or until `interrupt` happens; then ends it.
-    ///
-    /// # Errors
-    /// The report could not be written.
-    pub async fn run_until(
-        mut self,
-        interrupt: impl Future<Output = Interrupt>,
-    ) -> Result<Report, FederationError> {
-        let mut interrupt = std::pin::pin!(interrupt);
-        let mut rounds = Vec::new();
-        let mut stopping = false;
-        let mut left: Vec<_> = self.crews.values().map(|crew| crew.left.clone()).collect();
-        let hosts_coordinator = self.crews.values().any(|crew| crew.coordinator.is_some());
-        let finished = loop {
-            let gone = async {
-                if hosts_coordinator {
-                    return std::future::pending().await;
-                }
-                let mut reason = String::new();
-                for left in &mut left {
-                    if let Ok(said) = left.wait_for(Option::is_some).await {
-                        reason = said.clone().unwrap_or_default();
-                    }
-                }
-                reason
-            };
-            tokio::select! {
-                biased;
-                event = self.listener.recv() => match event {
-                    Ok(Event::Round(record)) => rounds.push(record),
-                    Ok(Event::Finished(finished)) => break finished,
-                    // Nobody is left who could say the last word.
-                    Ok(Event::ActorGivenUp { actor, reason, .. }) if actor == "Coordinator" => {
-                        break departed(format!("the coordinator failed too often: {reason}"));
-                    }
-                    Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
-                    Err(broadcast::error::RecvError::Closed) => {
-                        return Err(FederationError::Machine("the federation ended without a last word".into()));
-                    }
-                },
-                reason = gone => break departed(reason),
-                why = &mut interrupt, if !stopping => {
-                    stopping = true;
-                    if !hosts_coordinator {
-                        let reason = if why == Interrupt::Interrupted { "interrupted" } else { "terminated" };
-                        break departed(reason.to_owned());
-                    }
-                    self.stop(why);
-                }
-            }
-        };
-        let report = Report { finished, rounds };
-        self.wind_down().await;
-        if let Some(state) = &self.state {
-            state.write_report(&report)?;
-        }
-        if let Some(recorder) = self.recorder.take() {
-            recorder.close();
-        }
-        Ok(report)
-    }
-
-    async fn wind_down(&self) {
-        let everyone = async {
-            for crew in self.crews.values() {
-                let mut left = crew.left.clone();
-                let _ = left.wait_for(Option::is_some).await;
-            }
-        };
-        let _ = tokio::time::timeout(LEAVE_LIMIT, everyone).await;
-        for crew in self.crews.values() {
-            crew.close("the run is over");
-        }
-        let drained = async {
-            for crew in self.crews.values() {
-                crew.drained().await;
-            }
-        };
-        let _ = tokio::time::timeout(Duration::from_secs(1), drained).await;
-        for node in self.crews.keys() {
-            self.world.stop(node).await;
-        }
-    }
-}
-
-/// The last word of a process without the coordinator.
-fn departed(reason: String) -> Finished {
-    Finished {
-        rounds: 0,
-        committed: 0,
-        degraded: 0,
-        aborted: 0,
-        accuracy: 0.0,
-        loss: 0.0,
-        model_hash: Hash::default(),
-        reason,
-        wall_s: 0.0,
-    }
 }
 
 /// A word for a state, as tables show it.

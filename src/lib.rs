@@ -2,6 +2,7 @@
 //!
 //! * [`Federation`]: the way in. Reads a topology, starts its nodes, follows the run.
 //! * [`Simulation`]: the same federation in virtual time, with faults, from a seed.
+//! * [`control`]: what runs here, over a local socket.
 //! * [`topology`]: one TOML file, checked; every mistake at once.
 //! * [`identity`]: certificates and who may speak for whom.
 //! * [`learn`]: the built-in data, models and partitions.
@@ -9,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod control;
 pub mod federation;
 pub mod identity;
 pub mod learn;

@@ -23,7 +23,7 @@ mod socket;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant, SystemTime};
@@ -373,6 +373,11 @@ impl Env for WorldEnv {
             Ok(found)
         })
     }
+}
+
+/// Removes the address that a node of this machine wrote in an earlier life. Nobody may be that node now.
+pub(crate) fn forget_address(state: &Path, node: &NodeId) -> io::Result<()> {
+    address::forget(state, node)
 }
 
 /// The wall clock, for certificates and file dates only: seconds since 1970.

@@ -20,6 +20,7 @@ use tombolo_core::ids::{DomainId, NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome as Step};
 use tombolo_core::outer;
 use tombolo_core::tensor::{Hash, Layout};
+use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trainer;
 use tombolo_core::wire::{CHUNK_ELEMENTS, Contribution, Control, Object};
 
@@ -74,7 +75,7 @@ pub struct Setup {
     /// Their traffic.
     pub wires: BTreeMap<NodeId, Arc<Wire>>,
     /// Progress for status.
-    pub progress: Arc<Mutex<String>>,
+    pub progress: Arc<Mutex<Option<Progress>>>,
     /// Outlives this actor.
     pub durable: Arc<Mutex<Durable>>,
 }
@@ -83,6 +84,19 @@ impl Setup {
     fn durable(&self) -> std::sync::MutexGuard<'_, Durable> {
         self.durable.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// How far the open round is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Its number.
+    pub round: Round,
+    /// Nodes that have reported.
+    pub reports: usize,
+    /// Nodes that were asked.
+    pub asked: usize,
+    /// When it stops accepting.
+    pub deadline: Micros,
 }
 
 /// See the module.
@@ -165,12 +179,11 @@ impl Coordinator {
         let progress =
             self.machine
                 .progress()
-                .map_or_else(String::new, |(round, have, asked, deadline)| {
-                    let left = deadline.since(self.setup.stage.env.now());
-                    format!(
-                        "round {round}: {have} of {asked} reports, {:.0} s left",
-                        left.as_secs_f64()
-                    )
+                .map(|(round, reports, asked, deadline)| Progress {
+                    round,
+                    reports,
+                    asked,
+                    deadline,
                 });
         *self
             .setup

@@ -77,8 +77,8 @@ pub struct Crew {
     pub coordinator: Option<Handle<coordinator::Message>>,
     /// On the coordinator's node.
     pub aggregate: Option<Handle<aggregate::Message>>,
-    /// The open round in words; on the coordinator's node.
-    pub progress: Arc<Mutex<String>>,
+    /// The open round; on the coordinator's node.
+    pub progress: Arc<Mutex<Option<coordinator::Progress>>>,
     /// Becomes the reason once the run is over for this node.
     pub left: watch::Receiver<Option<String>>,
     /// Its fabric.
@@ -283,7 +283,7 @@ impl Crew {
             wires.insert(peer, wire);
         }
 
-        let progress = Arc::new(Mutex::new(String::new()));
+        let progress = Arc::new(Mutex::new(None));
         let (mut coordinator, mut aggregate) = (None, None);
         if me == plan.coordinator {
             let env = stage.env.clone();

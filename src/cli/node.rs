@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::output::refuse;
-use super::run::follow;
-use super::{Common, Exit, runtime};
-use tombolo::Federation;
+use super::run::{follow, open};
+use super::signals::Signals;
+use super::{Common, Exit, processes, runtime};
+use tombolo::FederationError;
 use tombolo_core::ids::NodeId;
 
 /// Arguments of `node`.
@@ -21,30 +22,41 @@ pub struct Node {
     /// Go on from the last committed round of the state folder.
     #[arg(long)]
     resume: bool,
+    /// Set by `run --processes`: the process that this one must not outlive and that wants every event.
+    #[arg(long, hide = true, value_name = "PID")]
+    child_of: Option<u32>,
 }
 
 impl Node {
     /// Runs the node until the run is over.
     pub fn run(&self, common: &Common) -> Exit {
-        let federation =
-            Federation::from_path(&self.file).map(|federation| federation.resume(self.resume));
-        let federation = match federation {
-            Ok(federation) => match &common.state {
-                Some(state) => federation.state(state),
-                None => federation,
-            },
+        let machine =
+            |error: std::io::Error| refuse(common, FederationError::Machine(error.to_string()));
+        if let Some(parent) = self.child_of {
+            match processes::die_with(parent) {
+                Ok(true) => {}
+                Ok(false) => return Exit::Failed,
+                Err(error) => return machine(error),
+            }
+        }
+        let federation = match open(common, &self.file, self.resume) {
+            Ok(federation) => federation,
             Err(error) => return refuse(common, error),
         };
         let runtime = match runtime() {
             Ok(runtime) => runtime,
-            Err(error) => {
-                return refuse(common, tombolo::FederationError::Machine(error.to_string()));
-            }
+            Err(error) => return machine(error),
         };
         runtime.block_on(async {
+            let signals = match Signals::listen() {
+                Ok(signals) => signals,
+                Err(error) => return machine(error),
+            };
             let rounds = federation.plan().rounds;
             match federation.spawn_node(&self.name).await {
-                Ok(running) => follow(common, running, rounds).await,
+                Ok(running) => {
+                    follow(common, running, rounds, signals, self.child_of.is_some()).await
+                }
                 Err(error) => refuse(common, error),
             }
         })

@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Common, Exit, Format};
-use tombolo::federation::state_word;
+use tombolo::federation::{StateError, state_word};
 use tombolo::{FederationError, Report};
 use tombolo_core::event::{Event, Finished, RoundRecord};
 
@@ -61,7 +61,8 @@ impl Display {
         }
     }
 
-    fn note(&self, text: &str) {
+    /// Says something between the bars; in JSON the events speak for themselves.
+    pub fn note(&self, text: &str) {
         if self.format == Format::Text {
             self.bar.suspend(|| eprintln!("{text}"));
         }
@@ -172,7 +173,7 @@ fn names(nodes: &[tombolo_core::ids::NodeId]) -> String {
 }
 
 /// Bytes for people.
-fn bytes(count: u64) -> String {
+pub fn bytes(count: u64) -> String {
     indicatif::HumanBytes(count).to_string()
 }
 
@@ -200,10 +201,8 @@ pub fn refuse(common: &Common, error: FederationError) -> Exit {
             }
             return Exit::Usage;
         }
+        FederationError::State(StateError::Files { .. }) => Exit::Failed,
         FederationError::UnknownNode(_) | FederationError::State(_) => Exit::Usage,
-        FederationError::Identity(_)
-        | FederationError::Trainer { .. }
-        | FederationError::Machine(_) => Exit::Failed,
         _ => Exit::Failed,
     };
     fail(common, &error.to_string());
@@ -222,16 +221,20 @@ pub fn fail(common: &Common, message: &str) {
 pub fn judge(common: &Common, report: &Report) -> Exit {
     let reason = report.finished.reason.as_str();
     match reason {
-        "" => Exit::Done,
-        "interrupted" => Exit::Interrupted,
-        "terminated" => Exit::Terminated,
-        reason => {
-            fail(common, reason);
-            if report.never_met_quorum() {
-                Exit::NoQuorum
-            } else {
-                Exit::Failed
-            }
-        }
+        "interrupted" => return Exit::Interrupted,
+        "terminated" => return Exit::Terminated,
+        "" => {}
+        reason => fail(common, reason),
+    }
+    if report.never_met_quorum() {
+        fail(
+            common,
+            "no round met its quorum; the records of the rounds say who was missing",
+        );
+        Exit::NoQuorum
+    } else if reason.is_empty() {
+        Exit::Done
+    } else {
+        Exit::Failed
     }
 }

@@ -1,1 +1,297 @@
-//! placeholder
+//! `tombolo run --processes FILE`: one operating-system process a node.
+//!
+//! The parent prepares, starts this same program once for each node, shows what the coordinator's process reports, and hands signals on. No
+//! process outlives it: the kernel kills the children when the parent dies, and it reaps every one of them before it ends. A node's process
+//! that dies is named and not restarted; the rounds go on without it.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::output::{Display, fail, print_line, refuse};
+use super::signals::Signals;
+use super::{Common, Exit, Format};
+use tombolo::federation::Interrupt;
+use tombolo::{Federation, FederationError};
+use tombolo_core::event::{Event, Finished};
+use tombolo_core::ids::NodeId;
+
+/// How long nodes may take to leave once the coordinator's process has ended, before they are told to; and again, before they are killed.
+const LEAVE_LIMIT: Duration = Duration::from_secs(1);
+
+/// Runs a federation as processes to its end.
+pub async fn run(common: &Common, file: &Path, federation: &Federation, resume: bool) -> Exit {
+    if let Err(error) = federation.prepare() {
+        return refuse(common, error);
+    }
+    let machine = |error: io::Error| FederationError::Machine(error.to_string());
+    let started = Signals::listen()
+        .and_then(|signals| Ok((signals, Family::start(common, file, federation, resume)?)));
+    let (signals, family) = match started {
+        Ok(started) => started,
+        Err(error) => return refuse(common, machine(error)),
+    };
+    family.follow(signals).await
+}
+
+struct Family<'a> {
+    common: &'a Common,
+    coordinator: NodeId,
+    display: Display,
+    finished: Option<Finished>,
+    /// By node: hands signals to the task that owns the process.
+    children: Vec<(NodeId, mpsc::UnboundedSender<Signal>)>,
+    exits: JoinSet<(NodeId, io::Result<ExitStatus>)>,
+    lines: Option<Lines<BufReader<ChildStdout>>>,
+}
+
+/// Why the loop goes on.
+enum Next {
+    Line(io::Result<Option<String>>),
+    Exit(NodeId, io::Result<ExitStatus>),
+    Stop(Interrupt),
+    Impatient,
+}
+
+impl<'a> Family<'a> {
+    fn start(
+        common: &'a Common,
+        file: &Path,
+        federation: &Federation,
+        resume: bool,
+    ) -> io::Result<Self> {
+        let plan = federation.plan();
+        let program = std::env::current_exe()?;
+        let mut family = Family {
+            common,
+            coordinator: plan.coordinator.clone(),
+            display: Display::new(common.format, plan.rounds),
+            finished: None,
+            children: Vec::new(),
+            exits: JoinSet::new(),
+            lines: None,
+        };
+        for node in plan.nodes() {
+            let mut command = Command::new(&program);
+            command
+                .args(["node", "--format", "json", "--name", node.id.as_str()])
+                .arg("--child-of")
+                .arg(std::process::id().to_string())
+                .arg(option("--state", &plan.checkpoint.folder))
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::inherit())
+                .kill_on_drop(true)
+                // A terminal's Ctrl-C reaches the parent only, which hands it on.
+                .process_group(0);
+            if node.id == plan.coordinator {
+                command.stdout(Stdio::piped());
+                if resume {
+                    command.arg("--resume");
+                }
+            }
+            let mut child = command.arg("--").arg(file).spawn().map_err(|error| {
+                let program = program.display();
+                io::Error::new(
+                    error.kind(),
+                    format!("cannot start {program} for {}: {error}", node.id),
+                )
+            })?;
+            if let Some(out) = child.stdout.take() {
+                family.lines = Some(BufReader::new(out).lines());
+            }
+            let (sender, signals) = mpsc::unbounded_channel();
+            family.exits.spawn(own(node.id.clone(), child, signals));
+            family.children.push((node.id.clone(), sender));
+        }
+        Ok(family)
+    }
+
+    async fn follow(mut self, mut signals: Signals) -> Exit {
+        let mut interrupt = None;
+        let mut last: Option<Exit> = None;
+        let mut patience = [Signal::TERM, Signal::KILL].into_iter();
+        while !self.exits.is_empty() || self.lines.is_some() {
+            let next = {
+                let (lines, exits) = (&mut self.lines, &mut self.exits);
+                let hurry = async {
+                    match last {
+                        Some(_) => tokio::time::sleep(LEAVE_LIMIT).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                let line = async {
+                    match lines {
+                        Some(lines) => lines.next_line().await,
+                        None => std::future::pending().await,
+                    }
+                };
+                let exit = async {
+                    match exits.join_next().await {
+                        Some(joined) => joined,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    line = line => Next::Line(line),
+                    joined = exit => match joined {
+                        Ok((node, status)) => Next::Exit(node, status),
+                        // The tasks do nothing that could panic, and nobody aborts them.
+                        Err(_) => continue,
+                    },
+                    why = signals.next() => Next::Stop(why),
+                    () = hurry => Next::Impatient,
+                }
+            };
+            match next {
+                Next::Line(Ok(Some(line))) => self.on_line(&line),
+                Next::Line(_) => self.lines = None,
+                Next::Exit(node, status) if node == self.coordinator => {
+                    last = Some(self.judge(&node, &status, interrupt));
+                }
+                Next::Exit(node, status) => {
+                    self.on_exit(&node, &status, last.is_some() || interrupt.is_some());
+                }
+                Next::Stop(why) => {
+                    interrupt = Some(why);
+                    // The coordinator sends the others away; without it they are told here.
+                    let signal = match why {
+                        Interrupt::Interrupted => Signal::INT,
+                        Interrupt::Terminated => Signal::TERM,
+                    };
+                    let coordinator = self.coordinator.clone();
+                    self.tell(signal, |node| *node == coordinator || last.is_some());
+                }
+                Next::Impatient => {
+                    let signal = patience.next().unwrap_or(Signal::KILL);
+                    self.tell(signal, |_| true);
+                }
+            }
+        }
+        if let Some(finished) = &self.finished {
+            self.display.finish(finished);
+        }
+        last.unwrap_or(Exit::Failed)
+    }
+
+    fn tell(&self, signal: Signal, whom: impl Fn(&NodeId) -> bool) {
+        for (node, child) in &self.children {
+            if whom(node) {
+                // A child that has ended needs no signal.
+                let _ = child.send(signal);
+            }
+        }
+    }
+
+    fn on_line(&mut self, line: &str) {
+        match serde_json::from_str::<Event>(line) {
+            Ok(Event::Finished(finished)) => {
+                self.display.on_event(&Event::Finished(finished.clone()));
+                self.finished = Some(finished);
+            }
+            Ok(event) => self.display.on_event(&event),
+            // An error: on standard error it has been said already.
+            Err(_) if self.common.format == Format::Json => {
+                if let Ok(value) = serde_json::from_str::<serde_json::Value>(line) {
+                    print_line(&value);
+                }
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn on_exit(&self, node: &NodeId, status: &io::Result<ExitStatus>, over: bool) {
+        let fine = matches!(status, Ok(status) if status.success());
+        if fine || over {
+            return;
+        }
+        let status = words(status);
+        if self.common.format == Format::Json {
+            print_line(&serde_json::json!({
+                "event": "process_ended",
+                "node": node,
+                "status": status,
+            }));
+        }
+        self.display.note(&format!(
+            "the process of {node} ended: {status}; the rounds go on without it"
+        ));
+    }
+
+    /// The coordinator's exit is the run's.
+    fn judge(
+        &self,
+        node: &NodeId,
+        status: &io::Result<ExitStatus>,
+        interrupt: Option<Interrupt>,
+    ) -> Exit {
+        match interrupt {
+            Some(Interrupt::Interrupted) => return Exit::Interrupted,
+            Some(Interrupt::Terminated) => return Exit::Terminated,
+            None => {}
+        }
+        let code = status.as_ref().ok().and_then(ExitStatus::code);
+        let exit = code.and_then(Exit::of_code);
+        exit.unwrap_or_else(|| {
+            fail(
+                self.common,
+                &format!(
+                    "the process of {node}, the coordinator, ended: {}; --resume goes on from the last committed round",
+                    words(status)
+                ),
+            );
+            Exit::Failed
+        })
+    }
+}
+
+/// Owns a process to its end; only here it is known whether its number is still its own.
+async fn own(
+    node: NodeId,
+    mut child: Child,
+    mut signals: mpsc::UnboundedReceiver<Signal>,
+) -> (NodeId, io::Result<ExitStatus>) {
+    loop {
+        tokio::select! {
+            biased;
+            status = child.wait() => return (node, status),
+            Some(signal) = signals.recv() => {
+                let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+                if let Some(pid) = pid && let Err(error) = kill_process(pid, signal) {
+                    tracing::warn!(%node, %error, "a signal was not delivered");
+                }
+            }
+        }
+    }
+}
+
+fn words(status: &io::Result<ExitStatus>) -> String {
+    match status {
+        Ok(status) => status.to_string(),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// One argument, so that a path which begins with a dash is no option.
+fn option(name: &str, path: &Path) -> OsString {
+    let mut option = OsString::from(name);
+    option.push("=");
+    option.push(path);
+    option
+}
+
+/// Makes the kernel kill this process when its parent dies. False if the parent is dead already.
+pub fn die_with(parent: u32) -> io::Result<bool> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    let found = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
+    Ok(found == Some(parent))
+}

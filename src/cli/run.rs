@@ -3,10 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use tokio::sync::broadcast::error::RecvError;
 
-use super::output::{Display, judge, refuse};
-use super::{Common, Exit, interrupted, runtime};
-use tombolo::Federation;
+use super::output::{Display, judge, print_line, refuse};
+use super::signals::Signals;
+use super::{Common, Exit, Format, processes, runtime};
+use tombolo::{Federation, FederationError, Running};
+use tombolo_core::event::Event;
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]
@@ -24,58 +27,95 @@ pub struct Run {
 impl Run {
     /// Runs the federation to its end.
     pub fn run(&self, common: &Common) -> Exit {
-        let federation =
-            Federation::from_path(&self.file).map(|federation| federation.resume(self.resume));
-        let federation = federation.map(|federation| match &common.state {
-            Some(state) => federation.state(state),
-            None => federation,
-        });
-        let federation = match federation {
+        let federation = match open(common, &self.file, self.resume) {
             Ok(federation) => federation,
             Err(error) => return refuse(common, error),
         };
         let runtime = match runtime() {
             Ok(runtime) => runtime,
-            Err(error) => {
-                return refuse(common, tombolo::FederationError::Machine(error.to_string()));
-            }
+            Err(error) => return refuse(common, FederationError::Machine(error.to_string())),
         };
         runtime.block_on(async {
-            let rounds = federation.plan().rounds;
-            let running = match federation.spawn().await {
-                Ok(running) => running,
-                Err(error) => return refuse(common, error),
+            if self.processes {
+                return processes::run(common, &self.file, &federation, self.resume).await;
+            }
+            let signals = match Signals::listen() {
+                Ok(signals) => signals,
+                Err(error) => return refuse(common, FederationError::Machine(error.to_string())),
             };
-            follow(common, running, rounds).await
+            let rounds = federation.plan().rounds;
+            match federation.spawn().await {
+                Ok(running) => follow(common, running, rounds, signals, false).await,
+                Err(error) => refuse(common, error),
+            }
         })
     }
 }
 
-/// Shows a running federation until its end.
-pub async fn follow(common: &Common, running: tombolo::Running, rounds: u64) -> Exit {
+/// The federation of a topology, with the settings that all ways to run it share.
+pub fn open(
+    common: &Common,
+    file: &std::path::Path,
+    resume: bool,
+) -> Result<Federation, FederationError> {
+    let federation = Federation::from_path(file)?.resume(resume);
+    Ok(match &common.state {
+        Some(state) => federation.state(state),
+        None => federation,
+    })
+}
+
+/// Shows a running federation until its end; with `everything`, each event on a line.
+pub async fn follow(
+    common: &Common,
+    running: Running,
+    rounds: u64,
+    mut signals: Signals,
+    everything: bool,
+) -> Exit {
+    let hosts_coordinator = running.hosts_coordinator();
     let mut display = Display::new(common.format, rounds);
+    let show = |display: &mut Display, event: &Event| match everything {
+        true => print_line(event),
+        false => display.on_event(event),
+    };
     let mut events = running.events();
-    let run = running.run_until(interrupted());
-    let mut run = std::pin::pin!(run);
-    let result = loop {
-        tokio::select! {
-            biased;
-            event = events.recv() => match event {
-                Ok(event) => display.on_event(&event),
-                Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => {}
-                Err(tokio::sync::broadcast::error::RecvError::Closed) => break run.as_mut().await,
-            },
-            result = &mut run => break result,
+    let nodes: Vec<_> = running.nodes().cloned().collect();
+    let result = {
+        let run = running.run_until(signals.next());
+        let mut run = std::pin::pin!(run);
+        loop {
+            tokio::select! {
+                biased;
+                event = events.recv() => match event {
+                    Ok(event) => show(&mut display, &event),
+                    Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => break run.as_mut().await,
+                },
+                result = &mut run => break result,
+            }
         }
     };
-    match result {
-        Ok(report) => {
-            while let Ok(event) = events.try_recv() {
-                display.on_event(&event);
-            }
-            display.finish(&report.finished);
-            judge(common, &report)
-        }
-        Err(error) => refuse(common, error),
+    let report = match result {
+        Ok(report) => report,
+        Err(error) => return refuse(common, error),
+    };
+    while let Ok(event) = events.try_recv() {
+        show(&mut display, &event);
     }
+    if !hosts_coordinator {
+        let reason = &report.finished.reason;
+        match (common.format, reason.as_str()) {
+            (Format::Json, _) => print_line(&serde_json::json!({
+                "event": "left",
+                "nodes": nodes,
+                "reason": reason,
+            })),
+            (Format::Text, "") => println!("the run is over"),
+            (Format::Text, _) => {}
+        }
+    } else if !everything {
+        display.finish(&report.finished);
+    }
+    judge(common, &report)
 }

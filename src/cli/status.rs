@@ -1,1 +1,138 @@
-//! placeholder
+//! `tombolo status [FILE]`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::output::{bytes, fail, print_line, refuse};
+use super::{Common, Exit, Format};
+use tombolo::control::{Status as Found, processes};
+use tombolo::identity::show::span;
+use tombolo::{Federation, FederationError};
+
+/// Where a topology keeps its state if it does not say.
+const STATE_DEFAULT: &str = "state";
+
+/// Arguments of `status`.
+#[derive(Debug, Args)]
+pub struct Status {
+    /// The topology whose state folder is looked at; default: ./state.
+    file: Option<PathBuf>,
+}
+
+impl Status {
+    /// Asks every process of the state folder.
+    pub fn run(&self, common: &Common) -> Exit {
+        let folder = match (&common.state, &self.file) {
+            (Some(state), _) => state.clone(),
+            (None, Some(file)) => match Federation::from_path(file) {
+                Ok(federation) => federation.plan().checkpoint.folder.clone(),
+                Err(error) => return refuse(common, error),
+            },
+            (None, None) => PathBuf::from(STATE_DEFAULT),
+        };
+        let mut found = processes(&folder);
+        // Who knows the open round comes first.
+        found.sort_by_key(|process| {
+            let coordinates = |status: &Found| status.nodes.iter().any(|node| node.coordinator);
+            !process.as_ref().is_ok_and(coordinates)
+        });
+        if found.is_empty() {
+            let folder = std::path::absolute(&folder).unwrap_or(folder);
+            let message = format!(
+                "nothing runs in the state folder {}; start it with `tombolo run FILE`, or name another folder with --state",
+                folder.display()
+            );
+            return refuse(common, FederationError::Machine(message));
+        }
+        let mut exit = Exit::Done;
+        for process in &found {
+            match process {
+                Ok(status) => show(common, status),
+                Err(error) => {
+                    fail(common, &error.to_string());
+                    exit = Exit::Failed;
+                }
+            }
+        }
+        exit
+    }
+}
+
+fn show(common: &Common, status: &Found) {
+    if common.format == Format::Json {
+        let mut line = serde_json::json!({ "event": "status" });
+        if let (Some(line), Ok(serde_json::Value::Object(status))) =
+            (line.as_object_mut(), serde_json::to_value(status))
+        {
+            line.extend(status);
+        }
+        return print_line(&line);
+    }
+    println!("{}: process {}", status.federation, status.process);
+    let rounds = &status.rounds;
+    let open = rounds.open.as_ref().map(ToString::to_string);
+    let accuracy = rounds
+        .accuracy
+        .map(|accuracy| format!("accuracy {accuracy:.4}"));
+    let words = [
+        open,
+        Some(format!(
+            "{} of {} rounds done",
+            rounds.ended, rounds.planned
+        )),
+        accuracy,
+    ];
+    let words: Vec<String> = words.into_iter().flatten().collect();
+    println!("{}", words.join("; "));
+    let actors = status.actors.iter();
+    let actors: Vec<String> = actors
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
+    println!("actors: {}", actors.join(", "));
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header([
+        "node",
+        "listens on",
+        "certificate",
+        "link to",
+        "state",
+        "sent",
+        "received",
+    ]);
+    for node in &status.nodes {
+        let mut first = [
+            node.node.to_string(),
+            node.address.clone(),
+            format!("{} left", span(node.certificate_s)),
+        ];
+        let mut links = status
+            .links
+            .iter()
+            .filter(|link| link.node == node.node)
+            .peekable();
+        if links.peek().is_none() {
+            table.add_row(first.clone());
+        }
+        for link in links {
+            let [name, address, certificate] = std::mem::take(&mut first);
+            table.add_row([
+                name,
+                address,
+                certificate,
+                link.peer.to_string(),
+                link.state.to_string(),
+                bytes(link.sent),
+                bytes(link.received),
+            ]);
+        }
+    }
+    for column in [5, 6] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    println!("{table}");
+}

@@ -75,50 +75,10 @@ impl StateFolder {
     /// # Errors
     /// Another process has it, it holds a run and `resume` is not set, or that run has another configuration.
     pub fn open(folder: &Path, configuration: Hash, resume: bool) -> Result<Self, StateError> {
-        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-        let failed = |action, path: &Path| {
-            let path = path.to_owned();
-            move |error: io::Error| StateError::Files {
-                action,
-                path,
-                reason: error.to_string(),
-            }
-        };
-        fs::create_dir_all(&folder).map_err(failed("make the state folder", &folder))?;
-        let lock_path = folder.join(LOCK);
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&lock_path);
-        let lock = lock.map_err(failed("write", &lock_path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(StateError::InUse(folder)),
-            Err(TryLockError::Error(error)) => return Err(failed("lock", &lock_path)(error)),
-        }
-        let path = folder.join(RUN);
-        let run = match fs::read(&path) {
-            Ok(bytes) => {
-                let run: Run =
-                    serde_json::from_slice(&bytes).map_err(|error| StateError::Files {
-                        action: "understand",
-                        path: path.clone(),
-                        reason: error.to_string(),
-                    })?;
-                if !resume {
-                    return Err(StateError::Occupied(folder));
-                }
-                if run.configuration != configuration {
-                    return Err(StateError::OtherRun {
-                        folder,
-                        expected: configuration,
-                        found: run.configuration,
-                    });
-                }
-                run
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        let (folder, lock, found) = take(folder, configuration, resume)?;
+        let run = match found {
+            Some(run) => run,
+            None => {
                 let version = env!("CARGO_PKG_VERSION").to_owned();
                 let run = Run {
                     format: FORMAT,
@@ -127,16 +87,24 @@ impl StateFolder {
                     version,
                 };
                 let bytes = serde_json::to_vec_pretty(&run).expect("plain data");
+                let path = folder.join(RUN);
                 replace(&path, &bytes).map_err(failed("write", &path))?;
                 run
             }
-            Err(error) => return Err(failed("read", &path)(error)),
         };
         Ok(StateFolder {
             folder,
             run,
             _lock: lock,
         })
+    }
+
+    /// Whether [`StateFolder::open`] would work, without beginning a run.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check(folder: &Path, configuration: Hash, resume: bool) -> Result<(), StateError> {
+        take(folder, configuration, resume).map(drop)
     }
 
     /// What the folder is about.
@@ -157,6 +125,58 @@ impl StateFolder {
             reason: error.to_string(),
         })
     }
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateError {
+    let path = path.to_owned();
+    move |error| StateError::Files {
+        action,
+        path,
+        reason: error.to_string(),
+    }
+}
+
+/// The folder's full path, its lock, and the run in it, if that run may be gone on with.
+fn take(
+    folder: &Path,
+    configuration: Hash,
+    resume: bool,
+) -> Result<(PathBuf, File, Option<Run>), StateError> {
+    let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    fs::create_dir_all(&folder).map_err(failed("make the state folder", &folder))?;
+    let lock_path = folder.join(LOCK);
+    let lock = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&lock_path);
+    let lock = lock.map_err(failed("write", &lock_path))?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(StateError::InUse(folder)),
+        Err(TryLockError::Error(error)) => return Err(failed("lock", &lock_path)(error)),
+    }
+    let path = folder.join(RUN);
+    let run: Run = match fs::read(&path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| StateError::Files {
+            action: "understand",
+            path: path.clone(),
+            reason: error.to_string(),
+        })?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((folder, lock, None)),
+        Err(error) => return Err(failed("read", &path)(error)),
+    };
+    if !resume {
+        return Err(StateError::Occupied(folder));
+    }
+    if run.configuration != configuration {
+        return Err(StateError::OtherRun {
+            folder,
+            expected: configuration,
+            found: run.configuration,
+        });
+    }
+    Ok((folder, lock, Some(run)))
 }
 
 fn random_uuid() -> uuid::Uuid {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use serde::Serialize;
 use tombolo_actors::identity::IdentityError;
-use tombolo_core::ids::DomainId;
+use tombolo_core::ids::{DomainId, NodeId};
+use tombolo_core::plan::Plan;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::bundle::{Bundle, Role};
@@ -112,6 +113,31 @@ pub fn show(folder: &Path, now: u64) -> Result<Vec<Entry>, IdentityError> {
         }
     }
     Ok(entries)
+}
+
+/// The roots of a plan's domains, and those nodes' certificates that are here, each domain's root first.
+///
+/// # Errors
+///
+/// A folder cannot be read. Whatever is wrong with one file is among its problems.
+pub fn show_plan(plan: &Plan, now: u64) -> Result<Vec<Entry>, IdentityError> {
+    let mut entries = Vec::new();
+    for domain in &plan.domains {
+        let files = DomainFiles::of_plan(domain);
+        entries.push(Entry::of_root(&files, now));
+        for node in &domain.nodes {
+            if exists(&files.leaf(node.id.name()))? {
+                entries.push(Entry::of_leaf(&files, node.id.name(), now));
+            }
+        }
+    }
+    Ok(entries)
+}
+
+/// One node's certificate.
+pub fn show_node(plan: &Plan, node: &NodeId, now: u64) -> Option<Entry> {
+    let files = DomainFiles::of_plan(plan.domain(&node.domain())?);
+    Some(Entry::of_leaf(&files, node.name(), now))
 }
 
 impl Entry {
@@ -264,7 +290,7 @@ fn list(folder: &Path) -> Result<(BTreeSet<String>, BTreeSet<String>), IdentityE
 }
 
 /// `6 d 3 h`, `3 h 20 min` or `90 s`.
-fn span(seconds: u64) -> String {
+pub fn span(seconds: u64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),
         120..=86_399 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),

@@ -26,7 +26,7 @@ pub struct Addresses {
 
 impl Addresses {
     pub fn new(state: &Path, planned: impl IntoIterator<Item = NodePlan>) -> io::Result<Self> {
-        let folder = state.join("run").join("addresses");
+        let folder = folder(state);
         std::fs::create_dir_all(&folder).map_err(|error| {
             let path = folder.display();
             io::Error::new(
@@ -45,9 +45,7 @@ impl Addresses {
     }
 
     fn path(&self, node: &NodeId) -> PathBuf {
-        // No name holds a dot, so no two nodes share a file.
-        self.folder
-            .join(format!("{}.{}", node.domain(), node.name()))
+        path(&self.folder, node)
     }
 
     /// Writes a node's address for the others on this machine. Every interface is written as loopback, which they can reach.
@@ -104,6 +102,30 @@ impl Addresses {
             .parse()
             .map_err(|_| failed(ErrorKind::InvalidData, &"the file does not hold an address"))
     }
+}
+
+/// Removes what a node wrote in an earlier life, before others dial it for nothing.
+pub fn forget(state: &Path, node: &NodeId) -> io::Result<()> {
+    let path = path(&folder(state), node);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            let path = path.display();
+            Err(io::Error::new(
+                error.kind(),
+                format!("failed to remove {path}: {error}"),
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn folder(state: &Path) -> PathBuf {
+    state.join("run").join("addresses")
+}
+
+fn path(folder: &Path, node: &NodeId) -> PathBuf {
+    // No name holds a dot, so no two nodes share a file.
+    folder.join(format!("{}.{}", node.domain(), node.name()))
 }
 
 /// Looks a `host:port` up, now.
@@ -182,6 +204,20 @@ mod tests {
             theirs.written(&node).unwrap(),
             "127.0.0.1:4003".parse().unwrap()
         );
+    }
+
+    #[test]
+    fn what_is_forgotten_is_not_dialled_and_may_be_missing() {
+        let state = tempfile::tempdir().unwrap();
+        let node = "hq/a".parse().unwrap();
+        forget(state.path(), &node).unwrap();
+        let addresses = Addresses::new(state.path(), []).unwrap();
+        addresses
+            .advertise(&node, "127.0.0.1:4001".parse().unwrap())
+            .unwrap();
+        forget(state.path(), &node).unwrap();
+        let missing = addresses.written(&node).unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
     }
 
     #[test]

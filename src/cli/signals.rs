@@ -1,0 +1,42 @@
+//! Ctrl-C and SIGTERM: the first asks for a clean end, the second ends the process at once.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use tombolo::federation::Interrupt;
+
+/// Listens from its making on.
+pub struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// Begins to listen. Once a process.
+    pub fn listen() -> io::Result<Self> {
+        let asked = Arc::new(AtomicBool::new(false));
+        for (signal, status) in [(SIGINT, 130), (SIGTERM, 143)] {
+            // They act in the order of their registration: the first signal finds the flag unset.
+            signal_hook::flag::register_conditional_shutdown(signal, status, asked.clone())?;
+            signal_hook::flag::register(signal, asked.clone())?;
+        }
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    /// The next signal.
+    pub async fn next(&mut self) -> Interrupt {
+        tokio::select! {
+            biased;
+            Some(()) = self.interrupt.recv() => Interrupt::Interrupted,
+            Some(()) = self.terminate.recv() => Interrupt::Terminated,
+            else => std::future::pending().await,
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What runs here? Each process that hosts nodes answers over a UNIX socket in the state folder, readable by its owner only.
+//!
+//! One request, one answer, each a line of JSON; then the connection is closed. [`Control`] is the serving side, [`processes`] asks everyone
+//! who serves in a folder.
+
+mod client;
+mod status;
+
+pub use client::{ControlError, processes};
+pub use status::{
+    LinkState, LinkStatus, NodeStatus, Open, Request, Response, RoundsStatus, Status,
+};
+
+pub(crate) use status::{History, Sources};
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, Mode};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+
+use tombolo_actors::env::Class;
+use tombolo_core::ids::NodeId;
+
+/// The longest request: a word and its braces need far less.
+const REQUEST_BYTES_MAX: u64 = 4096;
+
+/// How long a client may take to ask and to read; clients are served one after another.
+const CLIENT_LIMIT: Duration = Duration::from_millis(500);
+
+/// Clients that may wait meanwhile.
+const BACKLOG: i32 = 16;
+
+/// Serves until it is dropped.
+pub(crate) struct Control {
+    folder: File,
+    name: String,
+}
+
+impl Control {
+    /// Begins to serve in the state folder, under the name of this process's first node.
+    pub fn serve(state: &Path, first: &NodeId, sources: Sources) -> io::Result<Control> {
+        let path = state.join("run");
+        let name = format!("control-{}.{}.sock", first.domain(), first.name());
+        let named = |error: io::Error| {
+            let path = path.join(&name);
+            io::Error::new(
+                error.kind(),
+                format!("cannot serve status at {}: {error}", path.display()),
+            )
+        };
+        std::fs::create_dir_all(&path).map_err(named)?;
+        let folder = File::open(&path).map_err(named)?;
+        let socket = bind(&folder, &name).map_err(|error| named(error.into()))?;
+        let socket = std::os::unix::net::UnixListener::from(socket);
+        let env = sources.env.clone();
+        env.spawn(
+            Class::Node,
+            Box::new(move || Box::pin(serve(socket, sources))),
+        );
+        Ok(Control { folder, name })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // What is left over is found to be dead by whoever connects.
+        let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
+    }
+}
+
+/// A listening socket at `name` in `folder`. The path to it is short however long the folder's own is: a socket address holds 107 bytes.
+fn bind(folder: &File, name: &str) -> rustix::io::Result<std::os::fd::OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Before the name exists, so that there is no moment in which others could connect.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    // The first node's own folder is locked by this process: a socket that is there belongs to the dead.
+    match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+        Err(error) => return Err(error),
+    }
+    let address = SocketAddrUnix::new(short_path(folder, name))?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+fn short_path(folder: &File, name: &str) -> String {
+    format!("/proc/self/fd/{}/{name}", folder.as_raw_fd())
+}
+
+async fn serve(socket: std::os::unix::net::UnixListener, sources: Sources) {
+    let listener = match UnixListener::from_std(socket) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "status is not served"),
+    };
+    loop {
+        match listener.accept().await {
+            Ok((client, _)) => {
+                let answer = tokio::time::timeout(CLIENT_LIMIT, answer(client, &sources)).await;
+                if let Ok(Err(error)) = answer {
+                    tracing::debug!(%error, "a client of the control socket went away");
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a client of the control socket was not accepted");
+                sources.env.sleep(CLIENT_LIMIT).await;
+            }
+        }
+    }
+}
+
+async fn answer(mut client: UnixStream, sources: &Sources) -> io::Result<()> {
+    let (reader, mut writer) = client.split();
+    let mut line = Vec::new();
+    let mut reader = BufReader::new(reader.take(REQUEST_BYTES_MAX));
+    reader.read_until(b'\n', &mut line).await?;
+    let response = match serde_json::from_slice::<Request>(&line) {
+        Ok(Request::Status) => Response::Status(Box::new(sources.status())),
+        Err(error) => Response::Error {
+            message: format!(
+                "expected one line of at most {REQUEST_BYTES_MAX} bytes, {{\"request\":\"status\"}}: {error}"
+            ),
+        },
+    };
+    let mut bytes = serde_json::to_vec(&response)?;
+    bytes.push(b'\n');
+    writer.write_all(&bytes).await?;
+    writer.shutdown().await
+}

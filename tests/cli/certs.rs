@@ -1,0 +1,72 @@
+//! `tombolo certs`.
+
+use std::os::unix::fs::PermissionsExt;
+
+use crate::fixture::{Workspace, pinned};
+
+#[test]
+fn domains_are_made_nodes_certified_and_all_is_shown() {
+    let workspace = Workspace::new(&pinned(2));
+    let nothing = workspace.run("certs show topology.toml").expect(1);
+    assert_eq!(
+        nothing.events("certificate").len(),
+        3,
+        "roots that are missing"
+    );
+    let made = workspace
+        .run("certs init topology.toml --domain hq")
+        .expect(0);
+    assert_eq!(made.events("made")[0]["kind"], "root");
+    let rest = workspace.run("certs init topology.toml").expect(0);
+    assert_eq!(
+        rest.events("made").len(),
+        2,
+        "only what was not there: {rest:#?}"
+    );
+    let again = workspace
+        .run("certs init topology.toml --domain hq")
+        .expect(1);
+    assert!(again.errors().contains("hq.pem"), "{again:#?}");
+
+    let issue = "certs issue topology.toml --node hq/gate";
+    let issued = workspace.run(&format!("{issue} --days 3")).expect(0);
+    let entry = &issued.events("made")[0];
+    assert_eq!(entry["spiffe_id"], "spiffe://hq.pinned/node/gate");
+    let days = entry["remaining_s"].as_u64().unwrap() / 86_400;
+    assert!((2..=3).contains(&days), "{entry}");
+    workspace.run(issue).expect(1);
+    let replaced = workspace.run(&format!("{issue} --replace")).expect(0);
+    assert_ne!(replaced.events("made")[0]["sha256"], entry["sha256"]);
+    let key = workspace.path().join("certs/hq/gate.key");
+    let mode = std::fs::metadata(key).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    let shown = workspace.run("certs show topology.toml").expect(0);
+    assert_eq!(shown.events("certificate").len(), 4, "{shown:#?}");
+    let text = workspace
+        .text("certs show topology.toml")
+        .expect(0)
+        .lines
+        .join("\n");
+    assert!(text.contains("id spiffe://hq.pinned/node/gate"), "{text}");
+
+    workspace.run("run topology.toml").expect(0);
+    let shown = workspace.run("certs show topology.toml").expect(0);
+    assert_eq!(shown.events("certificate").len(), 12, "`run` made the rest");
+}
+
+#[test]
+fn what_cannot_be_issued_is_refused() {
+    let workspace = Workspace::new(&pinned(2));
+    for (command, code, said) in [
+        ("certs init topology.toml --domain moon", 2, "domain moon"),
+        ("certs issue topology.toml --node hq/z", 2, "node hq/z"),
+        ("certs issue topology.toml --node hq/gate", 1, "hq.pem"),
+        ("certs init topology.toml --days 100000", 2, "lifetime"),
+        ("certs init topology.toml --replace", 2, "--domain"),
+    ] {
+        let output = workspace.run(command).expect(code);
+        assert!(output.errors().contains(said), "{command}: {output:#?}");
+    }
+    assert!(!workspace.path().join("certs").exists());
+}

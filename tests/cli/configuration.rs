@@ -1,0 +1,120 @@
+//! What stops a start: FIELD_FAULTS, "Configuration".
+
+use std::net::UdpSocket;
+
+use crate::fixture::{Workspace, pinned};
+
+/// "Port taken: exit within seconds, before joining, naming the port." caikit#87, NVFlare#2952, CorfuDB#1860
+#[test]
+fn a_taken_port_is_named_and_no_run_is_left_behind() {
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let nodes = format!(
+        "[[domain.node]]\nname = \"gate\"\n[[domain.node]]\nname = \"a\"\nlisten = \"{address}\""
+    );
+    let topology = pinned(2).replace("nodes = [\"gate\", \"a\", \"b\"]", &nodes);
+    let workspace = Workspace::new(&topology);
+    for command in ["run topology.toml", "run topology.toml --processes"] {
+        let output = workspace.run(command).expect(1);
+        let said = output.errors();
+        assert!(said.contains(&address) && said.contains("hq/a"), "{said}");
+        assert_eq!(output.events("error").len(), 1, "{output:#?}");
+    }
+    drop(taken);
+    workspace.run("run topology.toml").expect(0);
+}
+
+/// "State folder not writable: ... naming the folder." caikit#87, NVFlare#2952, CorfuDB#1860
+#[test]
+fn a_state_folder_that_cannot_be_made_is_named_in_full() {
+    let workspace = Workspace::new(&pinned(2));
+    workspace.write("file", "");
+    for command in ["run topology.toml", "run topology.toml --processes"] {
+        let output = workspace
+            .run(&format!("{command} --state file/state"))
+            .expect(1);
+        let full = workspace.path().join("file/state").display().to_string();
+        assert!(output.errors().contains(&full), "{output:#?}");
+    }
+}
+
+/// "File missing: ... naming the full resolved path." caikit#87, NVFlare#2952, CorfuDB#1860
+#[test]
+fn a_missing_topology_is_named_in_full() {
+    let workspace = Workspace::new("");
+    for command in ["run no.toml", "node --name hq/a no.toml", "status no.toml"] {
+        let output = workspace.run(command).expect(2);
+        let full = workspace.path().join("no.toml").display().to_string();
+        assert!(output.lines.join("").contains(&full), "{output:#?}");
+    }
+}
+
+/// "An unknown, misplaced or repeated TOML key stops the start." telemt#760, moraine#34, amppackager#130
+#[test]
+fn a_mistake_in_the_topology_is_exit_2_everywhere() {
+    let workspace = Workspace::new(&pinned(2).replace("rounds =", "round ="));
+    for command in [
+        "run topology.toml",
+        "run topology.toml --processes",
+        "node --name hq/a topology.toml",
+        "check topology.toml",
+        "certs show topology.toml",
+    ] {
+        let output = workspace.run(command).expect(2);
+        assert!(output.lines.join("").contains("rounds"), "{output:#?}");
+    }
+    workspace.run("run").expect(2);
+}
+
+#[test]
+fn a_folder_in_use_or_with_another_run_is_refused() {
+    let workspace = Workspace::new(&pinned(100_000));
+    workspace.write("other.toml", &pinned(2));
+    let mut first = workspace.start("run topology.toml");
+    first.until_rounds(1);
+    for command in [
+        "run topology.toml",
+        "run topology.toml --resume --processes",
+    ] {
+        let second = workspace.run(command).expect(2);
+        assert!(second.errors().contains("in use"), "{second:#?}");
+    }
+    first.signal(rustix::process::Signal::INT);
+    let first = first.end().expect(130);
+    let before = first.events("round").len();
+    let again = workspace.run("run topology.toml").expect(2);
+    assert!(again.errors().contains("--resume"), "{again:#?}");
+    let other = workspace.run("run other.toml --resume").expect(2);
+    assert!(
+        other.errors().contains("another configuration"),
+        "{other:#?}"
+    );
+    let report = std::fs::read_to_string(workspace.path().join("state/report.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["rounds"].as_array().unwrap().len(), before);
+}
+
+/// "Waiting for nodes is never endless: at the deadline the exit is non-zero." flower#4147, FLIP#992
+#[test]
+fn a_quorum_that_never_comes_is_exit_3() {
+    let topology = pinned(2).replace(
+        "\"10min\"",
+        "\"300ms\"\nfailed_limit = 2\nclose_limit = \"1s\"",
+    );
+    let workspace = Workspace::new(&topology);
+    let none = workspace.run("node --name hq/gate topology.toml").expect(1);
+    assert!(none.errors().contains("hq"), "{none:#?}");
+    workspace.run("certs init topology.toml").expect(0);
+    workspace
+        .run("certs issue topology.toml --node hq/gate")
+        .expect(0);
+    let alone = workspace.run("node --name hq/gate topology.toml").expect(3);
+    assert_eq!(alone.finished()["aborted"], 2);
+    assert_eq!(alone.events("round")[0]["state"], "aborted");
+    assert!(
+        alone.errors().contains("no round met its quorum"),
+        "{alone:#?}"
+    );
+    let unknown = workspace.run("node --name hq/z topology.toml").expect(2);
+    assert!(unknown.errors().contains("hq/z"), "{unknown:#?}");
+}

@@ -1,0 +1,13 @@
+//! The command line as a user meets it: the real program in folders of its own, its output, its exit codes, and what signals leave behind.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod certs;
+mod configuration;
+mod examples;
+mod fixture;
+mod interrupts;
+mod kills;
+mod processes;
+mod runs;
+mod status;

@@ -1,0 +1,92 @@
+//! Runs to their end.
+
+use crate::fixture::{PINNED, Workspace, pinned};
+
+const HARBOUR: &str = include_str!("../../examples/harbour.toml");
+
+/// The contract's fields, and what we add: `bytes` split, the epoch, the model's hash, the time.
+const ROUND: [&str; 14] = [
+    "event",
+    "round",
+    "epoch",
+    "state",
+    "counted",
+    "late",
+    "accuracy",
+    "loss",
+    "weight_norm",
+    "bytes",
+    "bytes_down",
+    "bytes_up",
+    "model_hash",
+    "elapsed_s",
+];
+
+const FINISHED: [&str; 9] = [
+    "event",
+    "rounds",
+    "committed",
+    "degraded",
+    "aborted",
+    "accuracy",
+    "loss",
+    "model_hash",
+    "wall_s",
+];
+
+#[test]
+fn harbour_learns_and_its_json_has_the_documented_fields() {
+    let output = Workspace::new(HARBOUR).run("run topology.toml").expect(0);
+    let rounds = output.events("round");
+    let finished = output.finished();
+    assert_eq!(rounds.len() + 1, output.lines.len(), "{output:#?}");
+    let fields = |value: &serde_json::Value| {
+        let keys = value.as_object().unwrap().keys();
+        keys.map(String::as_str).collect::<Vec<_>>().join(" ")
+    };
+    for (number, round) in (1..).zip(&rounds) {
+        // A reason is given for what was not committed, and for nothing else.
+        let reason = round["state"] != "committed";
+        let names = round.as_object().unwrap();
+        assert_eq!(names.contains_key("reason"), reason, "{round}");
+        let mut plain = round.clone();
+        plain.as_object_mut().unwrap().shift_remove("reason");
+        assert_eq!(fields(&plain), ROUND.join(" "), "{round}");
+        assert_eq!(round["round"], number);
+        let split = round["bytes_down"].as_u64().unwrap() + round["bytes_up"].as_u64().unwrap();
+        assert_eq!(round["bytes"], split);
+    }
+    assert_eq!(fields(&finished), FINISHED.join(" "), "{finished}");
+    assert_eq!(finished["rounds"], 20);
+    assert_eq!(finished["accuracy"], rounds[19]["accuracy"]);
+    assert!(finished["accuracy"].as_f64().unwrap() > 0.93, "{finished}");
+}
+
+#[test]
+fn a_pinned_file_gives_the_same_model_again_and_as_processes() {
+    let workspace = Workspace::new(PINNED);
+    let first = workspace.run("run topology.toml").expect(0);
+    let again = workspace.run("run topology.toml --state again").expect(0);
+    let apart = workspace
+        .run("run topology.toml --processes --state apart")
+        .expect(0);
+    assert_eq!(first.hash(), again.hash());
+    assert_eq!(first.hash(), apart.hash());
+    assert_eq!(apart.events("round").len(), 3, "{apart:#?}");
+    let other = PINNED.replace("seed = 7", "seed = 8");
+    let other = Workspace::new(&other).run("run topology.toml").expect(0);
+    assert_ne!(first.hash(), other.hash());
+}
+
+#[test]
+fn what_people_read_ends_with_a_table() {
+    let output = Workspace::new(&pinned(2))
+        .text("run topology.toml")
+        .expect(0);
+    let text = output.lines.join("\n");
+    assert!(text.contains("round   2 committed: accuracy"), "{text}");
+    assert!(
+        text.contains("2 rounds: 2 committed, 0 degraded, 0 aborted"),
+        "{text}"
+    );
+}

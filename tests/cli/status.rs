@@ -1,0 +1,134 @@
+//! `tombolo status` and the socket behind it.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+
+use rustix::process::Signal;
+
+use crate::fixture::{Workspace, pinned};
+
+/// "Waiting for nodes is never silent: status shows have / need / time left." flower#4147, FLIP#992
+#[test]
+fn status_shows_what_runs() {
+    let workspace = Workspace::new(&pinned(1_000_000));
+    let nothing = workspace.run("status topology.toml").expect(1);
+    let full = workspace.path().join("state").display().to_string();
+    assert!(
+        nothing
+            .errors()
+            .contains(&format!("nothing runs in the state folder {full}"))
+    );
+
+    let mut run = workspace.start("run topology.toml");
+    run.until_rounds(2);
+    let output = workspace.run("status topology.toml").expect(0);
+    let status = &output.events("status")[..];
+    assert_eq!(status.len(), 1);
+    let status = &status[0];
+    assert_eq!(status["process"], run.id());
+    let nodes = status["nodes"].as_array().unwrap();
+    assert_eq!(nodes.len(), 9);
+    assert!(
+        nodes
+            .iter()
+            .all(|node| node["certificate_s"].as_u64().unwrap() > 6 * 86_400)
+    );
+    assert_eq!(
+        nodes
+            .iter()
+            .filter(|node| node["coordinator"] == true)
+            .count(),
+        1
+    );
+    let links = status["links"].as_array().unwrap();
+    // In each of three domains three pairs, and two domains to the coordinator's; each seen from both ends.
+    assert_eq!(links.len(), 2 * (3 * 3 + 2));
+    assert!(links.iter().all(|link| link["state"] == "up"), "{links:#?}");
+    assert_eq!(status["actors"]["Link"], 22);
+    assert_eq!(status["actors"]["Coordinator"], 1);
+    assert_eq!(status["rounds"]["planned"], 1_000_000);
+    assert!(status["rounds"]["ended"].as_u64().unwrap() >= 2);
+    assert!(status["rounds"]["accuracy"].as_f64().unwrap() > 0.5);
+
+    let text = workspace
+        .text("status --state state")
+        .expect(0)
+        .lines
+        .join("\n");
+    assert!(
+        text.contains("of 1000000 rounds done; accuracy 0."),
+        "{text}"
+    );
+    assert!(
+        text.contains(" h left") && text.contains("plant/gate"),
+        "{text}"
+    );
+    run.signal(Signal::TERM);
+    run.end().expect(143);
+    workspace.run("status topology.toml").expect(1);
+}
+
+#[test]
+fn a_node_alone_shows_what_it_waits_for() {
+    let workspace = Workspace::new(&pinned(2));
+    workspace.run("certs init topology.toml").expect(0);
+    workspace
+        .run("certs issue topology.toml --node hq/gate")
+        .expect(0);
+    // Longer than a socket address can hold.
+    let state = format!("{}/{}", "long".repeat(30), "state".repeat(20));
+    let mut run = workspace.start_with(
+        &format!("node --name hq/gate topology.toml --state {state}"),
+        "tombolo::federation=debug",
+    );
+    run.until("an open round", |seen| {
+        seen.errors().contains("RoundOpened")
+    });
+    let mut waiting = false;
+    while !waiting {
+        let text = workspace
+            .text(&format!("status --state {state}"))
+            .lines
+            .join("\n");
+        // The round's opening is told a moment before it can be seen.
+        waiting = text.contains("round 1: ") && text.contains(" of 9 reports, ");
+        assert!(waiting || !text.contains("accuracy"), "{text}");
+    }
+    run.signal(Signal::INT);
+    run.end().expect(130);
+}
+
+#[test]
+fn the_socket_is_its_owners_and_refuses_what_it_does_not_know() {
+    let workspace = Workspace::new(&pinned(1_000_000));
+    let mut run = workspace.start("run topology.toml");
+    run.until_rounds(1);
+    let path = workspace.path().join("state/run/control-hq.a.sock");
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let long = format!("{{\"request\":\"status\"{}}}\n", " ".repeat(5000));
+    for request in [
+        "nonsense\n",
+        "{\"request\":\"stop\"}\n",
+        "\n",
+        long.as_str(),
+    ] {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        // It may stop reading before we are done.
+        let _ = stream.write_all(request.as_bytes());
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        let refused = answer.starts_with("{\"response\":\"error\"");
+        // Unread bytes make the kernel drop the answer to a request that is too long.
+        assert!(
+            refused || (answer.is_empty() && request.len() > 4096),
+            "{request}: {answer}"
+        );
+    }
+    // One that says nothing is sent away and holds nobody up for long.
+    let _silent = UnixStream::connect(&path).unwrap();
+    workspace.run("status topology.toml").expect(0);
+    run.signal(Signal::INT);
+    run.end().expect(130);
+}
