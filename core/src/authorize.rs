@@ -167,7 +167,7 @@ mod tests {
         let here = ["d0/n0", "d0/n1", "d0/n2"];
         let there = ["d1/n0", "d1/n1", "d1/n2"];
         match kind {
-            "Fetch" | "Missing" => (Part::Fabric, vec![]),
+            "Fetch" | "Offer" | "Missing" => (Part::Fabric, vec![]),
             "Endpoint" => {
                 let pairs = [here, there].into_iter().flat_map(|domain| {
                     domain

@@ -22,7 +22,7 @@ pub const VERSION: u16 = 1;
 
 /// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0xc887_84db_8cd7_80d0;
+pub const FINGERPRINT: u64 = 0xe59b_a44d_6631_c944;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;

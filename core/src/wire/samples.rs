@@ -6,6 +6,7 @@ use super::*;
 pub fn name(control: &Control) -> &'static str {
     match control {
         Control::Fetch { .. } => "Fetch",
+        Control::Offer { .. } => "Offer",
         Control::Missing { .. } => "Missing",
         Control::Endpoint(_) => "Endpoint",
         Control::Resync => "Resync",
@@ -38,7 +39,7 @@ pub fn name(control: &Control) -> &'static str {
 }
 
 /// Kinds of control messages.
-pub const KINDS: usize = 29;
+pub const KINDS: usize = 30;
 
 /// At least one message of each kind, with every form of what is inside.
 pub fn controls() -> Vec<Control> {
@@ -57,6 +58,10 @@ pub fn controls() -> Vec<Control> {
         Control::Fetch {
             tag: 9,
             object: Object::Contribution(round, 2),
+        },
+        Control::Offer {
+            tag: 6,
+            object: Object::Step(round),
         },
         Control::Missing {
             tag: 7,

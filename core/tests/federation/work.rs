@@ -308,6 +308,8 @@ impl World {
                 let gateway = self.gateway_of(&domain);
                 self.send(&self.plan.coordinator.clone(), &gateway, control);
             }
+            // Who has no step asks for the model.
+            Effect::Offer(..) => {}
             Effect::Weigh(round, reports) => {
                 self.note_weighing(round, &reports);
                 let weights: Vec<Weight> = reports
