@@ -10,7 +10,7 @@ use tombolo_core::trainer::{Evaluation, Task, TrainError, Trained, Trainer};
 
 use crate::stand::{PINNED, Prank, Tiny, federation, node, run, topology, trained, within_limit};
 
-const MOST: &str = "quorum = { nodes = 4, domains = 2 }\ngrace = \"200ms\"\ndeadline = \"60s\"";
+const MOST: &str = "quorum = { nodes = 4, domains = 2 }\ngrace = \"20s\"\ndeadline = \"60s\"";
 const CULPRIT: &str = "plant/c";
 
 /// The culprit does this in round 2; everyone else is as good as ever.
@@ -166,7 +166,7 @@ impl Trainer for Skewed {
 /// FIELD_FAULTS: ultralytics#9554, flower#1427, FATE#5639, secretflow#1009.
 #[test]
 fn another_layout_at_one_node_is_refused_naming_tensor_and_both_sides() {
-    let (folder, federation) = federation(&topology(2, MOST));
+    let (folder, federation) = federation(&topology(2, &MOST.replace("20s", "200ms")));
     let federation = federation.trainer(|node| Skewed(Tiny::new(), node.as_str() == CULPRIT));
     let report = within_limit(async { federation.spawn().await.unwrap().run().await.unwrap() });
     // It is said as soon as the node starts, before anybody can listen: the log has it.
