@@ -172,7 +172,6 @@ impl Node {
     // ---- life ----
 
     /// Makes the bench; until it is there messages wait in the queue.
-
     fn prepare(&mut self, cx: &mut Cx<Self>) {
         let setup = self.setup.clone();
         let (sender, receiver) = tokio::sync::oneshot::channel();

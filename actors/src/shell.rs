@@ -129,9 +129,12 @@ impl<A: Actor> actix::Actor for Shell<A> {
     }
 }
 
+/// A message until it is begun.
+type Slot<M> = Arc<Mutex<Option<Parcel<M>>>>;
+
 /// A message on its way, with the permit that let it in.
 struct Carried<M> {
-    slot: Arc<Mutex<Option<Parcel<M>>>>,
+    slot: Slot<M>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -381,7 +384,7 @@ async fn live<A: Actor>(
     factory: Rc<impl Fn() -> A + 'static>,
     mut queue: mpsc::Receiver<Parcel<A::Message>>,
 ) {
-    let mut begun: VecDeque<Arc<Mutex<Option<Parcel<A::Message>>>>> = VecDeque::new();
+    let mut begun: VecDeque<Slot<A::Message>> = VecDeque::new();
     let mut restarts: VecDeque<tombolo_core::time::Micros> = VecDeque::new();
     let mut rng = stage.env.rng(&format!("supervise {} {key}", A::NAME));
     loop {

@@ -349,6 +349,30 @@ mod tests {
     }
 
     #[test]
+    fn echoes_of_the_past_bring_back_no_old_model_and_no_old_round() {
+        let mut member = member();
+        tell(&mut member, Message::Adopt(model(5)));
+        tell(&mut member, Message::Adopted(model(5), Ok(())));
+        assert_eq!(tell(&mut member, Message::Adopt(model(4))), []);
+        let holds = Effect::Tell(Control::Holds {
+            round: 5,
+            hash: model(5).hash,
+        });
+        assert_eq!(tell(&mut member, Message::Train(train(5))), [holds]);
+    }
+
+    #[test]
+    fn the_same_round_from_another_base_is_trained_again() {
+        let mut member = member();
+        tell(&mut member, Message::Train(train(1)));
+        tell(&mut member, Message::Trained(1, trained()));
+        let mut other = train(1);
+        other.model.hash = Hash([9; 32]);
+        let effects = tell(&mut member, Message::Train(other.clone()));
+        assert_eq!(effects, [Effect::Adopt(other.model)]);
+    }
+
+    #[test]
     fn a_model_that_cannot_be_read_is_reported_and_not_retried_alone() {
         let mut member = member();
         tell(&mut member, Message::Train(train(2)));

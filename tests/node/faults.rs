@@ -10,7 +10,7 @@ use tombolo_core::trainer::{Evaluation, Task, TrainError, Trained, Trainer};
 
 use crate::stand::{PINNED, Prank, Tiny, federation, node, run, topology, trained, within_limit};
 
-const MOST: &str = "quorum = { nodes = 4, domains = 2 }\ngrace = \"500ms\"\ndeadline = \"60s\"";
+const MOST: &str = "quorum = { nodes = 4, domains = 2 }\ngrace = \"20s\"\ndeadline = \"60s\"";
 const CULPRIT: &str = "plant/c";
 
 /// The culprit does this in round 2; everyone else is as good as ever.
@@ -98,8 +98,14 @@ fn a_trainer_that_says_no_is_left_out_of_that_round() {
 /// FIELD_FAULTS: tensorflow-federated#742, MediSwarm#566.
 #[test]
 fn an_update_with_a_nan_or_an_infinity_is_refused_and_attributed() {
-    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        for at in [0, 4095, 4096, 8196] {
+    // At borders of slices and in each of them.
+    for (bad, at) in [
+        (f32::NAN, 0),
+        (f32::INFINITY, 4095),
+        (f32::NEG_INFINITY, 4096),
+        (f32::NAN, 8196),
+    ] {
+        {
             let prank = in_round_2(move |_, parameters| {
                 parameters[at] = bad;
                 Ok(Some(trained(10)))
@@ -160,7 +166,7 @@ impl Trainer for Skewed {
 /// FIELD_FAULTS: ultralytics#9554, flower#1427, FATE#5639, secretflow#1009.
 #[test]
 fn another_layout_at_one_node_is_refused_naming_tensor_and_both_sides() {
-    let (folder, federation) = federation(&topology(2, MOST));
+    let (folder, federation) = federation(&topology(2, &MOST.replace("20s", "200ms")));
     let federation = federation.trainer(|node| Skewed(Tiny::new(), node.as_str() == CULPRIT));
     let report = within_limit(async { federation.spawn().await.unwrap().run().await.unwrap() });
     // It is said as soon as the node starts, before anybody can listen: the log has it.

@@ -1,6 +1,6 @@
 //! What a node writes down: versions, damage, orphans, and who may end a round.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tombolo::sim::SimWorld;
 use tombolo::topology;
@@ -9,6 +9,8 @@ use tombolo_actors::env::{Class, Files};
 use tombolo_actors::shell::{Census, Handle, Stage, supervise};
 use tombolo_actors::slab::Pool;
 use tombolo_core::event::{RoundRecord, RoundState};
+use tombolo_core::outer;
+use tombolo_core::plan::{OuterKind, OuterPlan};
 use tombolo_core::tensor::{Hash, Layout};
 
 const CONFIGURATION: Hash = Hash([7; 32]);
@@ -37,16 +39,23 @@ fn record(round: u64, model: &[f32]) -> RoundRecord {
     }
 }
 
-fn state(round: u64) -> Box<State> {
+fn state(round: u64) -> Arc<State> {
     let mut model = Pool::default().take(7);
     for (index, element) in model.iter_mut().enumerate() {
         *element = round as f32 + index as f32 / 8.0;
     }
-    Box::new(State {
+    let plan = OuterPlan {
+        optimizer: OuterKind::Momentum,
+        learning_rate: 1.0,
+        momentum: 0.9,
+    };
+    let mut outer = outer::build(&plan, 7);
+    outer.restore(&[("velocity", &[round as f32; 7])]).unwrap();
+    Arc::new(State {
         record: record(round, &model),
         tally: (round, 0, 0),
         model: model.freeze(),
-        outer: vec![("velocity".to_owned(), vec![round as f32; 7])],
+        outer: Arc::new(Mutex::new(outer)),
     })
 }
 
@@ -64,8 +73,12 @@ impl Node {
     }
 
     async fn commit(&self, round: u64) -> Result<(), CheckpointError> {
+        self.commit_state(state(round)).await
+    }
+
+    async fn commit_state(&self, state: Arc<State>) -> Result<(), CheckpointError> {
         let checkpoint = self.checkpoint(CONFIGURATION);
-        let asked = checkpoint.ask(|reply| Message::Commit(layout(), state(round), reply));
+        let asked = checkpoint.ask(|reply| Message::Commit(layout(), state, reply));
         asked.await.unwrap()
     }
 
@@ -182,7 +195,14 @@ fn a_crash_before_the_record_leaves_an_orphan_which_is_removed() {
 fn a_round_is_ended_once_whoever_tries() {
     with_node(|node| async move {
         node.commit(1).await.unwrap();
-        assert_eq!(node.commit(1).await, Err(CheckpointError::Taken(1)));
+        let mut other = state(1);
+        let record = &mut Arc::get_mut(&mut other).unwrap().record;
+        record.elapsed_s = 0.2;
+        let asked = node.commit_state(other).await;
+        assert_eq!(asked, Err(CheckpointError::Taken(1)));
+        // Who ended it and did not hear so may ask again.
+        assert_eq!(node.commit(1).await, Ok(()));
+        assert_eq!(node.loaded().await.round, 1);
     });
 }
 

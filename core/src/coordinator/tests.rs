@@ -1003,11 +1003,11 @@ impl Run {
     }
 
     fn last_record(&self) -> RoundRecord {
-        let records = self.effects.iter().filter_map(|effect| match effect {
+        let mut records = self.effects.iter().filter_map(|effect| match effect {
             Effect::Commit(record) | Effect::Record(record) => Some(record.as_ref().clone()),
             _ => None,
         });
-        records.last().expect("a round ended")
+        records.next_back().expect("a round ended")
     }
 
     fn opened(&self, number: Round) -> bool {

@@ -315,9 +315,6 @@ impl Gateway {
         if folding.done.len() < self.slices.len() {
             return self.spread(cx);
         }
-        if folding.gathering {
-            return;
-        }
         folding.gathering = true;
         cx.effect(Effect::Gather(Gather {
             round: current.open.round,
