@@ -1,0 +1,388 @@
+//! One connection's life: handshake, frames, objects, signs of life.
+
+use std::cmp::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use quinn::{Connection, RecvStream, SendStream};
+use tokio::sync::{Notify, OwnedSemaphorePermit};
+
+use super::{Incoming, Message, OFFER, Setup, Trouble};
+use crate::node;
+use crate::shell::Handle;
+use tombolo_core::ids::NodeId;
+use tombolo_core::wire::{
+    CONTROL_BYTES_MAX, Control, FINGERPRINT, FrameHeader, Hello, Object, ObjectHeader, VERSION,
+    codec,
+};
+
+/// How long a handshake of ours may take once the connection stands.
+const HELLO_LIMIT: Duration = Duration::from_secs(10);
+/// The largest hello.
+const HELLO_BYTES_MAX: usize = 1024;
+
+/// One connection's life.
+pub(super) struct Session<'a> {
+    pub setup: &'a Setup,
+    pub own: &'a Handle<Message>,
+    pub connection: &'a Connection,
+    pub number: u64,
+}
+
+impl Session<'_> {
+    /// Runs until the connection ends; says why.
+    pub async fn run(&self) -> Trouble {
+        match self.carry().await {
+            Ok(never) => match never {},
+            Err(trouble) => trouble,
+        }
+    }
+
+    async fn carry(&self) -> Result<std::convert::Infallible, Trouble> {
+        let shake = self.shake_hands();
+        let limit = self.setup.stage.env.sleep(HELLO_LIMIT);
+        let (mut send, mut receive) = tokio::select! {
+            biased;
+            streams = shake => streams?,
+            () = limit => return Err(format!("no handshake within {HELLO_LIMIT:?}").into()),
+        };
+        let acknowledge = Notify::new();
+        let end = tokio::select! {
+            biased;
+            end = self.read(&mut receive, &acknowledge) => end,
+            end = self.write(&mut send, &acknowledge) => end,
+            end = self.objects() => end,
+            end = self.datagrams() => end,
+        };
+        end.map_err(Trouble::from)
+    }
+
+    async fn shake_hands(&self) -> Result<(SendStream, RecvStream), Trouble> {
+        let setup = self.setup;
+        let (mut send, mut receive) = if setup.dials() {
+            self.connection
+                .open_bi()
+                .await
+                .map_err(|error| error.to_string())?
+        } else {
+            self.connection
+                .accept_bi()
+                .await
+                .map_err(|error| error.to_string())?
+        };
+        let (known, received) = setup.durable.memory().known();
+        let ours = Hello {
+            version: VERSION,
+            fingerprint: FINGERPRINT,
+            topology: setup.topology,
+            incarnation: setup.incarnation,
+            known,
+            received,
+            heartbeat_ms: u64::try_from(setup.stage.plan.heartbeat.every.as_millis())
+                .unwrap_or(u64::MAX),
+        };
+        let bytes = codec::encode(&ours).map_err(|error| error.to_string())?;
+        let len = u32::try_from(bytes.len())
+            .expect("a hello is small")
+            .to_le_bytes();
+        send.write_all(&len)
+            .await
+            .map_err(|error| error.to_string())?;
+        send.write_all(&bytes)
+            .await
+            .map_err(|error| error.to_string())?;
+
+        let mut len = [0; 4];
+        receive
+            .read_exact(&mut len)
+            .await
+            .map_err(|error| error.to_string())?;
+        let len = u32::from_le_bytes(len) as usize;
+        if len > HELLO_BYTES_MAX {
+            return Err(format!("{} sent a hello of {len} bytes", setup.peer).into());
+        }
+        let mut bytes = vec![0; len];
+        receive
+            .read_exact(&mut bytes)
+            .await
+            .map_err(|error| error.to_string())?;
+        let theirs: Hello =
+            codec::decode(&bytes).map_err(|error| format!("hello of {}: {error}", setup.peer))?;
+        agree(&ours, &theirs, &setup.peer).map_err(|reason| Trouble {
+            reason,
+            refused: true,
+        })?;
+        let peer = setup.durable.memory().on_hello(setup.incarnation, &theirs);
+        setup.wire.note_life(setup.stage.env.now());
+        self.own
+            .tell(Message::Up(self.number, peer))
+            .await
+            .map_err(|error| error.to_string())?;
+        Ok((send, receive))
+    }
+
+    async fn read(
+        &self,
+        receive: &mut RecvStream,
+        acknowledge: &Notify,
+    ) -> Result<std::convert::Infallible, String> {
+        let setup = self.setup;
+        loop {
+            let mut header = [0; FrameHeader::BYTES];
+            receive
+                .read_exact(&mut header)
+                .await
+                .map_err(|error| error.to_string())?;
+            let header = FrameHeader::from_bytes(&header).map_err(|error| error.to_string())?;
+            let mut payload = vec![0; (header.len as usize).min(CONTROL_BYTES_MAX)];
+            receive
+                .read_exact(&mut payload)
+                .await
+                .map_err(|error| error.to_string())?;
+            setup.wire.note_life(setup.stage.env.now());
+            if header.sequence == 0 {
+                setup.durable.memory().on_frame(header);
+                continue;
+            }
+            let control: Control = match codec::decode(&payload) {
+                Ok(control) => control,
+                Err(error) => {
+                    // Once is enough: sent again it would be no better.
+                    setup.durable.memory().on_frame(header);
+                    return Err(format!("a frame of {}: {error}", setup.peer));
+                }
+            };
+            // The place first: a message counts as received once nothing can come between it and the node any more.
+            let place = setup.node.reserve().await;
+            let place = place.map_err(|error| error.to_string())?;
+            let new = setup.durable.memory().on_frame(header);
+            acknowledge.notify_one();
+            if !new {
+                continue;
+            }
+            match control {
+                Control::Fetch { tag, object } => self.serve(tag, object)?,
+                Control::Offer { tag, object } => {
+                    let offered = Message::Offered(OFFER | tag, object);
+                    self.own
+                        .tell(offered)
+                        .await
+                        .map_err(|error| error.to_string())?;
+                }
+                Control::Missing { tag, reason } => {
+                    self.own
+                        .tell(Message::Missing(tag, reason))
+                        .await
+                        .map_err(|error| error.to_string())?;
+                }
+                control => place.fill(node::Message::Inbound(setup.peer.clone(), control)),
+            }
+        }
+    }
+
+    /// Serves a fetch on a stream of its own.
+    fn serve(&self, tag: u64, object: Object) -> Result<(), String> {
+        let setup = self.setup;
+        let (found, permit) = (
+            setup.shelf.find(object),
+            setup.durable.serves.clone().try_acquire_owned(),
+        );
+        let (Some(bytes), Ok(permit)) = (found, permit) else {
+            let reason = format!("{object:?} is not on the shelf of {}", setup.stage.node);
+            let missing =
+                codec::encode(&Control::Missing { tag, reason }).expect("a short message");
+            let pushed = setup.durable.memory().push(missing.into());
+            setup.durable.wake.notify_one();
+            // Whoever asked must hear something: if only that the connection ended.
+            return pushed.map_err(|full| full.to_string());
+        };
+        send_object(setup, self.connection, tag, object, bytes, permit);
+        Ok(())
+    }
+
+    async fn write(
+        &self,
+        send: &mut SendStream,
+        acknowledge: &Notify,
+    ) -> Result<std::convert::Infallible, String> {
+        let durable = &self.setup.durable;
+        loop {
+            loop {
+                let next = durable.memory().next_frame();
+                let Some((header, message)) = next else { break };
+                send.write_all(&header.to_bytes())
+                    .await
+                    .map_err(|error| error.to_string())?;
+                send.write_chunk(message)
+                    .await
+                    .map_err(|error| error.to_string())?;
+            }
+            tokio::select! {
+                biased;
+                () = durable.wake.notified() => {}
+                () = acknowledge.notified() => {
+                    let header = durable.memory().acknowledgement();
+                    send.write_all(&header.to_bytes()).await.map_err(|error| error.to_string())?;
+                }
+            }
+        }
+    }
+
+    async fn objects(&self) -> Result<std::convert::Infallible, String> {
+        loop {
+            let mut stream = self
+                .connection
+                .accept_uni()
+                .await
+                .map_err(|error| error.to_string())?;
+            let mut header = [0; ObjectHeader::BYTES];
+            stream
+                .read_exact(&mut header)
+                .await
+                .map_err(|error| error.to_string())?;
+            let ObjectHeader { tag, len } = ObjectHeader::from_bytes(&header);
+            self.setup.wire.note_life(self.setup.stage.env.now());
+            self.own
+                .tell(Message::Begins(tag, Incoming { len, stream }))
+                .await
+                .map_err(|error| error.to_string())?;
+        }
+    }
+
+    async fn datagrams(&self) -> Result<std::convert::Infallible, String> {
+        loop {
+            self.connection
+                .read_datagram()
+                .await
+                .map_err(|error| error.to_string())?;
+            self.setup.wire.note_life(self.setup.stage.env.now());
+        }
+    }
+}
+
+/// Sends an object on a stream of its own. quinn bounds how many streams the peer lets us open, and each holds only a reference.
+pub(super) fn send_object(
+    setup: &Setup,
+    connection: &Connection,
+    tag: u64,
+    object: Object,
+    bytes: Bytes,
+    permit: OwnedSemaphorePermit,
+) {
+    let (connection, peer) = (connection.clone(), setup.peer.clone());
+    tokio::task::spawn_local(async move {
+        let _permit = permit;
+        let sent = async {
+            let mut stream = connection.open_uni().await?;
+            let header = ObjectHeader {
+                tag,
+                len: bytes.len() as u64,
+            };
+            stream.write_all(&header.to_bytes()).await?;
+            stream.write_chunk(bytes).await?;
+            stream
+                .finish()
+                .map_err(|_| quinn::WriteError::ClosedStream)?;
+            // The stream must live until its data has been received.
+            stream.stopped().await.ok();
+            Ok::<(), quinn::WriteError>(())
+        };
+        if let Err(error) = sent.await {
+            tracing::debug!(%peer, ?object, %error, "object was not sent");
+        }
+    });
+}
+
+/// Whether two sides may talk; if not, why, naming both values.
+fn agree(ours: &Hello, theirs: &Hello, peer: &NodeId) -> Result<(), String> {
+    if (ours.version, ours.fingerprint) != (theirs.version, theirs.fingerprint) {
+        let advice = match ours.version.cmp(&theirs.version) {
+            Ordering::Less => "upgrade this node".to_owned(),
+            Ordering::Greater => format!("upgrade {peer}"),
+            Ordering::Equal => "give both the same build".to_owned(),
+        };
+        return Err(format!(
+            "protocol version {} ({:016x}) here, {} ({:016x}) at {peer}: {advice}",
+            ours.version, ours.fingerprint, theirs.version, theirs.fingerprint,
+        ));
+    }
+    if ours.topology != theirs.topology {
+        return Err(format!(
+            "the topology files differ: {:?} here, {:?} at {peer}: give both the same file",
+            ours.topology, theirs.topology
+        ));
+    }
+    if ours.heartbeat_ms != theirs.heartbeat_ms {
+        return Err(format!(
+            "heartbeat every {} ms here, {} ms at {peer}: give both the same",
+            ours.heartbeat_ms, theirs.heartbeat_ms
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tombolo_core::tensor::Hash;
+
+    fn hello() -> Hello {
+        Hello {
+            version: 3,
+            fingerprint: 0xabc,
+            topology: Hash([1; 32]),
+            incarnation: 1,
+            known: 0,
+            received: 0,
+            heartbeat_ms: 500,
+        }
+    }
+
+    fn refusal(change: impl FnOnce(&mut Hello)) -> String {
+        let mut theirs = hello();
+        change(&mut theirs);
+        agree(&hello(), &theirs, &"plant/gate".parse().unwrap()).unwrap_err()
+    }
+
+    /// PhotoLabellerServer#11, northstar#254: the refusal shows both versions and says which side to upgrade.
+    #[test]
+    fn another_version_is_refused_naming_both_and_who_is_older() {
+        let newer = refusal(|theirs| theirs.version = 4);
+        assert!(
+            newer.contains("version 3")
+                && newer.contains(", 4 (")
+                && newer.ends_with("upgrade this node"),
+            "{newer}"
+        );
+        let older = refusal(|theirs| theirs.version = 2);
+        assert!(older.ends_with("upgrade plant/gate"), "{older}");
+        let build = refusal(|theirs| theirs.fingerprint = 0xdef);
+        assert!(
+            build.contains("0abc") && build.contains("0def") && build.ends_with("the same build"),
+            "{build}"
+        );
+    }
+
+    /// flower#775, flower#4300: settings that must agree are compared before anything is trusted to them.
+    #[test]
+    fn another_topology_or_heartbeat_is_refused_naming_both() {
+        let topology = refusal(|theirs| theirs.topology = Hash([2; 32]));
+        assert!(
+            topology.contains("0101") && topology.contains("0202"),
+            "{topology}"
+        );
+        let heartbeat = refusal(|theirs| theirs.heartbeat_ms = 900);
+        assert!(
+            heartbeat.contains("500") && heartbeat.contains("900"),
+            "{heartbeat}"
+        );
+    }
+
+    #[test]
+    fn equal_sides_agree() {
+        assert_eq!(
+            agree(&hello(), &hello(), &"plant/gate".parse().unwrap()),
+            Ok(())
+        );
+    }
+}
