@@ -99,8 +99,13 @@ fn federation(rule: &str, folder: &std::path::Path) -> Result<Federation, Box<dy
     Ok(Federation::from_toml(&topology, folder)?.state(folder.join(rule)))
 }
 
+fn main() -> Result<(), Box<dyn Error>> {
+    run()
+}
+
+/// The whole example; also called by a test.
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+pub async fn run() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let by_trait = federation("shortest-norm", folder.path())?
         .aggregator("shortest-norm", || ShortestNorm)

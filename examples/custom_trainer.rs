@@ -108,8 +108,13 @@ impl Trainer for LeastSquares {
     }
 }
 
+fn main() -> Result<(), Box<dyn Error>> {
+    run()
+}
+
+/// The whole example; also called by a test.
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+pub async fn run() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let running = Federation::from_toml(TOPOLOGY, folder.path())?
         .trainer(LeastSquares::new)

@@ -1,23 +1,21 @@
 //! The examples run, and hold what they assert.
+//!
+//! They are part of this test rather than programs that it starts: `cargo test --test cli` does not build those anew.
 
-use std::process::Command;
+#[expect(dead_code, reason = "its `main` is for `cargo run`")]
+#[path = "../../examples/custom_aggregator.rs"]
+mod custom_aggregator;
 
-use crate::fixture::{Process, built};
-
-fn run(name: &str) -> String {
-    // `cargo test` builds examples beside the program.
-    let output = Process::spawn(Command::new(built("examples", name))).end();
-    let output = output.expect(0);
-    output.lines.join("\n")
-}
+#[expect(dead_code, reason = "its `main` is for `cargo run`")]
+#[path = "../../examples/custom_trainer.rs"]
+mod custom_trainer;
 
 #[test]
 fn a_trainer_of_the_users_own_trains() {
-    assert!(run("custom_trainer").contains("3.0"));
+    custom_trainer::run().unwrap();
 }
 
 #[test]
 fn aggregators_of_the_users_own_aggregate() {
-    let said = run("custom_aggregator");
-    assert!(said.contains("trait") && said.contains("actor"), "{said}");
+    custom_aggregator::run().unwrap();
 }

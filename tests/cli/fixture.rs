@@ -1,7 +1,7 @@
 //! A folder with a topology, and the program at work in it.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -256,9 +256,4 @@ pub fn hash_of(topology: &str) -> String {
         .run("run topology.toml")
         .expect(0)
         .hash()
-}
-
-pub fn built(kind: &str, name: &str) -> PathBuf {
-    let program = Path::new(env!("CARGO_BIN_EXE_tombolo"));
-    program.with_file_name(kind).join(name)
 }
