@@ -257,6 +257,13 @@ fn own_fault(fault: PeerFault, files: &DomainFiles) -> MaterialFault {
             root: files.root().to_owned(),
             reason,
         },
+        PeerFault::Federation {
+            expected, found, ..
+        } => MaterialFault::OtherFederation {
+            expected,
+            found,
+            root: files.root().to_owned(),
+        },
         other => MaterialFault::Malformed {
             expected: "a node's certificate".into(),
             found: other.to_string(),

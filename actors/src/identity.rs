@@ -179,6 +179,16 @@ pub enum MaterialFault {
     /// Another node's certificate.
     #[error("expected a certificate of {expected:?}, found {found}; issue it anew")]
     Name { expected: String, found: String },
+    /// A certificate of another federation whose topology uses the same folder.
+    #[error(
+        "issued for federation {found:?}, this topology is {expected:?}: each needs certificates of its own, so name another root than {} in this topology's [[domain]] tables (root = \"certs-{expected}/...\")",
+        root.display()
+    )]
+    OtherFederation {
+        expected: String,
+        found: String,
+        root: PathBuf,
+    },
     /// Two domains with one root.
     #[error(
         "domain {domain} has the same root as domain {other}, so each could speak for the other; give each its own"
