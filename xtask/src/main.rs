@@ -4,6 +4,7 @@
 //! cargo xtask check    formatting, lints, tidy; never writes
 //! cargo xtask fix      formats, and applies the lints' suggestions
 //! cargo xtask tidy     the rules that are ours alone: see `tidy.rs`
+//! cargo xtask soak     longer proofs than a change needs; figures go to docs/RESULTS.md
 //! ```
 
 #![forbid(unsafe_code)]
@@ -15,7 +16,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
-const USAGE: &str = "usage: cargo xtask check | fix | tidy";
+const USAGE: &str = "usage: cargo xtask check | fix | tidy | soak";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         ["check"] => check(),
         ["fix"] => fix(),
         ["tidy"] => tidy(),
+        ["soak"] => soak(),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())
@@ -73,6 +75,26 @@ fn fix() -> Result<()> {
         "--allow-staged",
     ])?;
     cargo(&["fmt", "--all"])
+}
+
+/// Simulations by the thousand, each of the first kind twice, in release.
+fn soak() -> Result<()> {
+    for (name, seeds, test) in [
+        ("TOMBOLO_SEEDS", "1000..3000", "seeds"),
+        ("TOMBOLO_STORMS", "1000..1400", "storm"),
+    ] {
+        let status = Command::new(env!("CARGO"))
+            .args(["test", "--release", "--test", "sim", test])
+            .env(name, seeds)
+            .current_dir(root())
+            .status()
+            .context("cargo does not start")?;
+        if !status.success() {
+            bail!("{test} failed: its message names the seed");
+        }
+        println!("{test}: {seeds}: all ended well");
+    }
+    Ok(())
 }
 
 fn tidy() -> Result<()> {
