@@ -33,6 +33,7 @@ fn without_the_culprit() -> Vec<RoundRecord> {
     run(&topology(3, &absent), |_| Tiny::new()).0.rounds
 }
 
+/// WAFFLE#6: weights are normalised over those who contributed, so a round without the culprit is the same as one in which it was never asked.
 fn assert_left_out(rounds: &[RoundRecord], reason: &str) {
     let states: Vec<RoundState> = rounds.iter().map(|round| round.state).collect();
     assert_eq!(
@@ -55,7 +56,7 @@ fn assert_left_out(rounds: &[RoundRecord], reason: &str) {
     assert_eq!(
         hashes(rounds),
         hashes(&without_the_culprit()),
-        "the rest is averaged"
+        "the rest is averaged, as if the culprit had not been asked"
     );
 }
 
