@@ -58,18 +58,21 @@ impl Aggregate {
         }
     }
 
-    /// Has the rule finish a mean, off the arbiter: a mean is as large as the model.
-    fn finish(
+    /// Lends the rule to work off the arbiter: it is a user's code and may take its time. Until it is back no other question is taken; the
+    /// round that waits for it has a deadline of its own.
+    fn lend<R: Send + 'static>(
         &mut self,
         cx: &mut Cx<Self>,
-        mut rule: Box<dyn Aggregator>,
-        mut mean: SlabMut,
-        reply: Reply<Result<SlabMut, AggregateError>>,
+        bytes: u64,
+        reply: Reply<Result<R, AggregateError>>,
+        job: impl FnOnce(&mut dyn Aggregator) -> Result<R, AggregateError> + Send + 'static,
     ) {
-        let bytes = mean.len() as u64 * 4;
+        let Some(Rule::Trait(mut rule)) = self.rule.take() else {
+            return;
+        };
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let task = move || {
-            let result = rule.finish(&mut mean).map(|()| mean);
+            let result = job(rule.as_mut());
             let _ = sender.send((rule, result));
         };
         let done = self.env.offload(Work::Bytes(bytes), Box::new(task));
@@ -84,7 +87,7 @@ impl Aggregate {
                     .err()
                     .map_or_else(String::new, |error| error.to_string());
                 reply.send(Err(AggregateError::Rule(reason.clone())));
-                panic!("the rule failed over a mean: {reason}");
+                panic!("the rule failed: {reason}");
             }
         });
     }
@@ -100,8 +103,8 @@ impl Actor for Aggregate {
             message,
             rule.expect("no message comes while the rule is lent"),
         ) {
-            (Message::Weigh(_, reports, reply), Rule::Trait(rule)) => {
-                reply.send(aggregate::weigh(rule.as_mut(), &reports))
+            (Message::Weigh(_, reports, reply), Rule::Trait(_)) => {
+                self.lend(cx, 0, reply, move |rule| aggregate::weigh(rule, &reports));
             }
             (Message::Weigh(round, reports, reply), Rule::Actor(recipient)) => {
                 let answer = recipient.send(Weigh {
@@ -120,10 +123,11 @@ impl Actor for Aggregate {
                     reply.send(checked);
                 });
             }
-            (Message::Finish(mean, reply), Rule::Trait(_)) => {
-                if let Some(Rule::Trait(rule)) = self.rule.take() {
-                    self.finish(cx, rule, mean, reply);
-                }
+            (Message::Finish(mut mean, reply), Rule::Trait(_)) => {
+                let bytes = mean.len() as u64 * 4;
+                self.lend(cx, bytes, reply, move |rule| {
+                    rule.finish(&mut mean).map(|()| mean)
+                });
             }
             (Message::Finish(mean, reply), Rule::Actor(_)) => reply.send(Ok(mean)),
         }

@@ -230,45 +230,13 @@ impl Actor for Checkpoint {
 
 impl Store {
     fn load(&self, layout: &Layout) -> Result<Option<Loaded>, CheckpointError> {
-        let names = self
-            .files
-            .list("commits")
-            .map_err(|error| files_error("commits", &error))?;
-        let mut last: Option<CommitRecord> = None;
-        let mut stated: Option<CommitRecord> = None;
-        let mut named = Vec::new();
-        for name in names.iter().filter(|name| name.ends_with(".json")) {
-            let path = format!("commits/{name}");
-            let record: CommitRecord = self.json(&path)?;
-            if record.format != FORMAT {
-                let reason = format!("format {}, this version reads {FORMAT}", record.format);
-                return Err(CheckpointError::Damaged { path, reason });
-            }
-            if record.configuration != self.configuration {
-                return Err(CheckpointError::OtherRun {
-                    expected: self.configuration,
-                    found: record.configuration,
-                });
-            }
-            named.extend(record.state.clone());
-            if record.state.is_some() {
-                stated = Some(record.clone());
-            }
-            last = Some(record);
-        }
-        for orphan in self
-            .files
-            .list("states")
-            .map_err(|error| files_error("states", &error))?
-        {
-            if !named.contains(&orphan) {
-                let path = format!("states/{orphan}");
-                self.files
-                    .remove(&path)
-                    .map_err(|error| files_error(&path, &error))?;
-            }
-        }
-        let Some(last) = last else { return Ok(None) };
+        let mut history = self.history()?;
+        let stated = history.iter().rposition(|record| record.state.is_some());
+        let stated = stated.map(|index| history[index].clone());
+        self.remove_orphans(history.len() as Round)?;
+        let Some(last) = history.pop() else {
+            return Ok(None);
+        };
         let Some(stated) = stated else {
             return Ok(Some(Loaded {
                 last,
@@ -283,7 +251,7 @@ impl Store {
             "states/{}",
             stated.state.as_deref().expect("filtered above")
         );
-        let (model, outer) = self.read_state(&folder, layout)?;
+        let (model, outer) = self.read_state(&folder, &stated.record, layout)?;
         Ok(Some(Loaded {
             round: stated.record.round,
             accuracy: stated.record.accuracy,
@@ -292,6 +260,90 @@ impl Store {
             model: Some(model),
             outer,
         }))
+    }
+
+    /// The commit records, which must be one history: rounds 1, 2, 3 without a gap, each what its name says, each with a state exactly if it
+    /// was committed.
+    fn history(&self) -> Result<Vec<CommitRecord>, CheckpointError> {
+        let names = self
+            .files
+            .list("commits")
+            .map_err(|error| files_error("commits", &error))?;
+        let mut history = Vec::new();
+        for (index, name) in names.iter().enumerate() {
+            let (path, round) = (format!("commits/{name}"), index as Round + 1);
+            let damaged = |reason: String| CheckpointError::Damaged {
+                path: path.clone(),
+                reason,
+            };
+            let record: CommitRecord = self.json(&path)?;
+            if record.format != FORMAT {
+                return Err(damaged(format!(
+                    "format {}, this version reads {FORMAT}",
+                    record.format
+                )));
+            }
+            if record.configuration != self.configuration {
+                return Err(CheckpointError::OtherRun {
+                    expected: self.configuration,
+                    found: record.configuration,
+                });
+            }
+            if *name != format!("{round:06}.json") || record.record.round != round {
+                return Err(damaged(format!(
+                    "it says round {}, the record of round {round} is due",
+                    record.record.round
+                )));
+            }
+            if record.state.is_some() != record.record.is_committed() {
+                return Err(damaged(
+                    "a committed round has a state, an aborted one has none".into(),
+                ));
+            }
+            let (committed, degraded, aborted) = record.tally;
+            let tally = committed
+                .checked_add(degraded)
+                .and_then(|sum| sum.checked_add(aborted));
+            if tally != Some(round) {
+                return Err(damaged(format!(
+                    "its tally {:?} does not add up to {round} rounds",
+                    record.tally
+                )));
+            }
+            history.push(record);
+        }
+        Ok(history)
+    }
+
+    /// Removes what a crash before the record of the next round left behind. Anything else that no record names is not ours to judge: if
+    /// records are missing, it may be all that is left of a run.
+    fn remove_orphans(&self, ended: Round) -> Result<(), CheckpointError> {
+        for name in self
+            .files
+            .list("states")
+            .map_err(|error| files_error("states", &error))?
+        {
+            let path = format!("states/{name}");
+            let round = name
+                .split('-')
+                .next()
+                .and_then(|number| number.parse::<Round>().ok());
+            match round {
+                Some(round) if round <= ended => {}
+                Some(round) if round > ended + 1 => {
+                    let reason = format!(
+                        "a state of round {round}, but commits/ ends with round {ended}: records are missing"
+                    );
+                    return Err(CheckpointError::Damaged { path, reason });
+                }
+                _ if round.is_some() || name.starts_with("partial-") => self
+                    .files
+                    .remove(&path)
+                    .map_err(|error| files_error(&path, &error))?,
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn json<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, CheckpointError> {
@@ -308,9 +360,19 @@ impl Store {
     fn read_state(
         &self,
         folder: &str,
+        record: &RoundRecord,
         layout: &Layout,
     ) -> Result<(Slab, OuterState), CheckpointError> {
-        let manifest: Manifest = self.json(&format!("{folder}/{MANIFEST}"))?;
+        let path = format!("{folder}/{MANIFEST}");
+        let manifest: Manifest = self.json(&path)?;
+        let expected = (FORMAT, record.round, record.model_hash);
+        let found = (manifest.format, manifest.round, manifest.model);
+        if found != expected {
+            let reason = format!(
+                "it is about (format, round, model) {found:?}, the commit record about {expected:?}"
+            );
+            return Err(CheckpointError::Damaged { path, reason });
+        }
         let verified = |name: &str| -> Result<Vec<u8>, CheckpointError> {
             let path = format!("{folder}/{name}");
             let bytes = self
@@ -319,7 +381,8 @@ impl Store {
                 .map_err(|error| files_error(&path, &error))?;
             let (found, expected) = (Hash::of_bytes(&bytes), manifest.files.get(name));
             if expected != Some(&found) {
-                let reason = format!("its hash is {found:?}, the manifest says {expected:?}");
+                let expected = expected.map_or_else(|| "nothing of it".to_owned(), Hash::to_string);
+                let reason = format!("its hash is {found}, {MANIFEST} says {expected}");
                 return Err(CheckpointError::Damaged { path, reason });
             }
             Ok(bytes)

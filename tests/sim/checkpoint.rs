@@ -256,3 +256,78 @@ fn a_record_of_another_format_version_is_refused_naming_both() {
         );
     });
 }
+
+/// What is left of a run is never removed, and never taken for the beginning of another one.
+#[test]
+fn missing_records_are_refused_and_no_state_is_removed() {
+    for lost in ["commits", "commits/000001.json"] {
+        with_node(move |node| async move {
+            for round in [1, 2, 3] {
+                node.commit(round).await.unwrap();
+            }
+            let states = node.files.list("states").unwrap();
+            node.files.remove(lost).unwrap();
+            let refusal = node.refusal(CONFIGURATION).await.to_string();
+            assert!(
+                refusal.contains("records are missing") || refusal.contains("round 1 is due"),
+                "{refusal}"
+            );
+            assert_eq!(node.files.list("states").unwrap(), states);
+        });
+    }
+}
+
+#[test]
+fn records_that_were_changed_or_renamed_are_refused_naming_them() {
+    let changes: [(&str, &str, &str); 4] = [
+        ("\"round\": 2", "\"round\": 9", "round 9"),
+        ("\"round\": 2", "\"round\": 18446744073709551615", "is due"),
+        (
+            "\"tally\": [\n    2",
+            "\"tally\": [\n    18446744073709551615",
+            "add up",
+        ),
+        (
+            "\"state\": \"0",
+            "\"state\": null, \"was\": \"0",
+            "has a state",
+        ),
+    ];
+    for (from, to, said) in changes {
+        with_node(move |node| async move {
+            node.commit(1).await.unwrap();
+            node.commit(2).await.unwrap();
+            let path = "commits/000002.json";
+            let text = String::from_utf8(node.files.read(path).unwrap()).unwrap();
+            assert!(text.contains(from), "{text}");
+            let changed = text.replacen(from, to, 1);
+            node.files.replace(path, &[changed.as_bytes()]).unwrap();
+            let refusal = node.refusal(CONFIGURATION).await.to_string();
+            assert!(
+                refusal.contains(path) && refusal.contains(said),
+                "{refusal}"
+            );
+        });
+    }
+}
+
+/// Moud#29, and a state of another round or model than its record says.
+#[test]
+fn a_manifest_that_is_not_the_records_is_refused() {
+    for (from, to) in [
+        ("\"format\": 1", "\"format\": 9"),
+        ("\"round\": 1", "\"round\": 7"),
+    ] {
+        with_node(move |node| async move {
+            node.commit(1).await.unwrap();
+            let folder = node.files.list("states").unwrap().remove(0);
+            let path = format!("states/{folder}/manifest.json");
+            let text = String::from_utf8(node.files.read(&path).unwrap()).unwrap();
+            assert!(text.contains(from), "{text}");
+            let changed = text.replacen(from, to, 1);
+            node.files.replace(&path, &[changed.as_bytes()]).unwrap();
+            let refusal = node.refusal(CONFIGURATION).await.to_string();
+            assert!(refusal.contains(&path), "{refusal}");
+        });
+    }
+}
