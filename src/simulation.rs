@@ -96,6 +96,9 @@ pub enum SimulationError {
     /// A fault names what the topology does not have.
     #[error("a fault names {0:?}, which is no node or domain of the topology")]
     Unknown(String),
+    /// A fault that cannot happen.
+    #[error("{0}")]
+    Fault(String),
     /// The trainer.
     #[error("the trainer of {node} cannot be made: {reason}")]
     Trainer {

@@ -93,6 +93,20 @@ impl Crew {
             .close(quinn::VarInt::from_u32(0), reason.as_bytes());
     }
 
+    /// The types of actors that every node has.
+    pub const ACTORS: [&str; 7] = [
+        "Node",
+        "Quic",
+        "Verbs",
+        "Collective",
+        "Checkpoint",
+        "Link",
+        "Heartbeat",
+    ];
+
+    /// The types that only the coordinator's node has.
+    pub const COORDINATORS_ACTORS: [&str; 2] = ["Coordinator", "Aggregate"];
+
     /// Makes an actor of this node panic, by its type's name; for `Link` and `Heartbeat` all of them.
     ///
     /// # Errors

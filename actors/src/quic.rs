@@ -21,6 +21,8 @@ use tombolo_core::plan::Plan;
 
 /// Connections in the middle of a handshake. Each peer dials one at a time, so twice the largest federation is generous.
 const HANDSHAKES_MAX: usize = 256;
+/// Refused handshakes told to the operator: whoever dials can make up reasons.
+const REFUSALS_MAX: u32 = 32;
 /// How long a handshake may take.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// How long one attempt to dial may take: a fresh attempt gets through a healed path sooner than the back-off of an old one.
@@ -49,6 +51,8 @@ pub struct Quic {
     transport: Arc<TransportConfig>,
     links: Arc<std::sync::OnceLock<BTreeMap<NodeId, Handle<link::Message>>>>,
     early: Vec<NodeId>,
+    refusals: u32,
+    refusal: String,
     shaking: usize,
 }
 
@@ -152,6 +156,8 @@ impl Quic {
             transport,
             links,
             early: Vec::new(),
+            refusals: 0,
+            refusal: String::new(),
             shaking: 0,
         }
     }
@@ -172,21 +178,32 @@ impl Quic {
                 let handshake = async move {
                     tokio::select! {
                         biased;
-                        connection = incoming => connection.map_err(|error| error.to_string()),
-                        () = limit => Err(format!("no handshake within {HANDSHAKE_LIMIT:?}")),
+                        connection = incoming => connection,
+                        () = limit => Err(ConnectionError::TimedOut),
                     }
                 };
                 later(cx, handshake, |quic, connection, _| {
                     quic.shaking -= 1;
                     match connection {
                         Ok(connection) => quic.on_accepted(connection),
-                        Err(reason) => {
-                            tracing::debug!(node = %quic.stage.node, reason, "a handshake failed")
-                        }
+                        Err(error) => quic.on_refused(&error),
                     }
                 });
             },
         );
+    }
+
+    /// A handshake that failed over certificates or versions is told to the operator, who alone can mend it; the same trouble once.
+    fn on_refused(&mut self, error: &ConnectionError) {
+        let reason = error.to_string();
+        let mendable = matches!(error, ConnectionError::TransportError(_));
+        if !mendable || self.refusals >= REFUSALS_MAX || self.refusal == reason {
+            tracing::debug!(node = %self.stage.node, reason, "a handshake failed");
+            return;
+        }
+        tracing::warn!(node = %self.stage.node, reason, "somebody who dialled this node was refused");
+        self.refusals += 1;
+        self.refusal = reason;
     }
 
     fn on_accepted(&self, connection: Connection) {

@@ -2,9 +2,12 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::{Request, Response, Status, short_path};
 
@@ -72,7 +75,15 @@ fn ask(folder: &File, name: &str, path: &Path) -> Result<Option<Status>, Control
         path: path.to_owned(),
         reason: error.to_string(),
     };
-    let mut stream = match UnixStream::connect(short_path(folder, name)) {
+    // A process that does not accept has a full queue some day; connecting must not wait for it.
+    let connect = || -> std::io::Result<UnixStream> {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        socket.connect(&SockAddr::unix(short_path(folder, name))?)?;
+        socket.set_nonblocking(false)?;
+        Ok(UnixStream::from(OwnedFd::from(socket)))
+    };
+    let mut stream = match connect() {
         Ok(stream) => stream,
         Err(error) if matches!(error.kind(), ConnectionRefused | NotFound) => return Ok(None),
         Err(error) => return Err(silent(error)),

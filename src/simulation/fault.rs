@@ -4,6 +4,7 @@ use tombolo_core::ids::{DomainId, NodeId};
 use tombolo_core::plan::Plan;
 
 use super::SimulationError;
+use tombolo_actors::crew::Crew;
 
 /// What happens at an instant. Nodes are `domain/name`; groups may also name whole domains.
 #[derive(Debug, Clone, PartialEq)]
@@ -86,8 +87,27 @@ pub fn heal<'a>(
 }
 
 impl Fault {
-    /// Whether everything it names is in the plan.
+    /// Whether everything it names is in the plan and can happen.
     pub(super) fn check(&self, plan: &Plan) -> Result<(), SimulationError> {
+        match self {
+            Fault::Slow(node, factor) if !(factor.is_finite() && *factor > 0.0) => {
+                return Err(SimulationError::Fault(format!(
+                    "{node} cannot be {factor} times as slow: expected a positive number"
+                )));
+            }
+            Fault::Panic(node, actor) => {
+                let everywhere = Crew::ACTORS.contains(&actor.as_str());
+                let coordinates = Crew::COORDINATORS_ACTORS.contains(&actor.as_str());
+                if !everywhere && !(coordinates && plan.coordinator.as_str() == node) {
+                    return Err(SimulationError::Fault(format!(
+                        "{node} has no actor {actor:?}: expected one of {:?}, or at the coordinator {:?}",
+                        Crew::ACTORS,
+                        Crew::COORDINATORS_ACTORS,
+                    )));
+                }
+            }
+            _ => {}
+        }
         let known = |name: &String| {
             name.parse::<NodeId>()
                 .is_ok_and(|node| plan.node(&node).is_some())

@@ -2,7 +2,7 @@
 
 use tombolo::Round;
 use tombolo::simulation::{
-    Simulation, SimulationReport, crash, millis, panic, partition, restart, secs,
+    Simulation, SimulationReport, crash, millis, panic, partition, restart, secs, slow,
 };
 use tombolo_core::event::{Event, RoundState};
 
@@ -166,5 +166,31 @@ fn a_panic_of_any_actor_in_mid_round_costs_nothing() {
                 );
             }
         }
+    }
+}
+
+#[test]
+fn faults_that_cannot_happen_are_refused_before_anything_runs() {
+    for (simulation, said) in [
+        (coast().at(secs(1), crash("plant/nobody")), "plant/nobody"),
+        (
+            coast().at(secs(1), panic("plant/c", "Nonsense")),
+            "Nonsense",
+        ),
+        (
+            coast().at(secs(1), panic("plant/c", "Coordinator")),
+            "Coordinator",
+        ),
+        (
+            coast().between(secs(1), secs(2), slow("plant/c", f64::NAN)),
+            "NaN",
+        ),
+        (
+            coast().between(secs(1), secs(2), slow("plant/c", -5.0)),
+            "-5",
+        ),
+    ] {
+        let refusal = simulation.run().unwrap_err().to_string();
+        assert!(refusal.contains(said), "{refusal}");
     }
 }

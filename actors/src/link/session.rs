@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quinn::{Connection, RecvStream, SendStream};
+use quinn::{Connection, ConnectionError, RecvStream, SendStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::{Incoming, Message, OFFER, Setup, Trouble};
@@ -34,7 +34,19 @@ impl Session<'_> {
     pub async fn run(&self) -> Trouble {
         match self.carry().await {
             Ok(never) => match never {},
-            Err(trouble) => trouble,
+            // The other side found fault with our certificate after our half of the handshake was done.
+            Err(trouble) => match self.connection.close_reason() {
+                Some(ConnectionError::ConnectionClosed(close))
+                    if close.reason.is_empty() || trouble.refused =>
+                {
+                    trouble
+                }
+                Some(error @ ConnectionError::ConnectionClosed(_)) => Trouble {
+                    reason: format!("{} refused: {error}", self.setup.peer),
+                    refused: true,
+                },
+                _ => trouble,
+            },
         }
     }
 
