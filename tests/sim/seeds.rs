@@ -3,6 +3,7 @@
 use tombolo::simulation::{
     Simulation, SimulationReport, crash, millis, panic, partition, restart, secs, slow,
 };
+use tombolo_actors::crew::Crew;
 use tombolo_core::rng::Rng;
 
 const SMALL: &str = r#"
@@ -47,20 +48,7 @@ fn run(seed: u64) -> SimulationReport {
             1 => simulation.between(from, until, partition(["hq"], ["plant"])),
             2 => simulation.between(from, until, partition(["plant/gate"], ["plant/c"])),
             3 => simulation.between(from, until, slow(node, 20.0)),
-            _ => {
-                let actors = [
-                    "Node",
-                    "Link",
-                    "Quic",
-                    "Verbs",
-                    "Collective",
-                    "Heartbeat",
-                    "Checkpoint",
-                    "Coordinator",
-                    "Aggregate",
-                ];
-                simulation.at(from, panic(node, actors[rng.below(9) as usize]))
-            }
+            _ => simulation.at(from, panic(node, actor(&mut rng, node))),
         };
     }
     simulation
@@ -75,6 +63,17 @@ pub fn range(name: &str, usual: std::ops::Range<u64>) -> std::ops::Range<u64> {
     given.map_or(usual, |(from, until)| {
         from.parse().unwrap()..until.parse().unwrap()
     })
+}
+
+/// An actor that the node has.
+pub fn actor(rng: &mut Rng, node: &str) -> &'static str {
+    let actors = [&Crew::ACTORS[..], &Crew::COORDINATORS_ACTORS].concat();
+    let count = if node == "hq/gate" {
+        actors.len()
+    } else {
+        Crew::ACTORS.len()
+    };
+    actors[rng.below(count as u64) as usize]
 }
 
 #[test]

@@ -20,17 +20,6 @@ const NODES: [&str; 9] = [
     "lab/e",
     "lab/f",
 ];
-const ACTORS: [&str; 9] = [
-    "Node",
-    "Link",
-    "Quic",
-    "Verbs",
-    "Collective",
-    "Heartbeat",
-    "Checkpoint",
-    "Coordinator",
-    "Aggregate",
-];
 
 fn storm(seed: u64) -> SimulationReport {
     let text = COAST
@@ -59,7 +48,7 @@ fn storm(seed: u64) -> SimulationReport {
                 simulation.between(from, until, partition([gate.as_str()], [node]))
             }
             4 => simulation.between(from, until, slow(node, 30.0)),
-            _ => simulation.at(from, panic(node, ACTORS[rng.below(9) as usize])),
+            _ => simulation.at(from, panic(node, seeds::actor(&mut rng, node))),
         };
     }
     simulation
