@@ -254,7 +254,8 @@ fn every_key_that_is_built_reaches_the_plan() {
 fn the_examples_are_right() {
     let harbour = load(&example("harbour.toml")).unwrap();
     assert_eq!((harbour.domains.len(), harbour.nodes().count()), (3, 9));
-    let pinned = load(&example("pinned.toml")).unwrap();
+    let pinned =
+        load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pinned.toml")).unwrap();
     assert_eq!(pinned.round.quorum, Quorum::All);
     assert_eq!(
         pinned.round.deadline,
@@ -503,7 +504,7 @@ fn the_schema_fits_right_files_and_not_wrong_ones() {
         SMALL,
         template(),
         include_str!("../../examples/harbour.toml"),
-        include_str!("../../examples/pinned.toml"),
+        include_str!("../fixtures/pinned.toml"),
     ] {
         assert!(
             fits(&schema, &text.parse::<toml::Table>().unwrap().into()),
