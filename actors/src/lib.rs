@@ -20,3 +20,7 @@ pub mod quic;
 pub mod shell;
 pub mod slab;
 pub mod verbs;
+
+/// Tests inside the crate share their stage with those outside.
+#[cfg(test)]
+extern crate self as tombolo_actors;

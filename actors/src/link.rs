@@ -4,12 +4,14 @@
 //! connection's session: a plain task that shakes hands, reads frames and hands them to the node with back-pressure, writes frames, serves
 //! what the peer fetches from the node's [`Shelf`], and notes every sign of life for the heartbeat.
 
+mod redial;
 mod session;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{self, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
@@ -20,6 +22,7 @@ use tokio::sync::{Notify, Semaphore};
 use crate::node;
 use crate::quic;
 use crate::shell::{AbortOnDrop, Actor, Cx, Handle, Reply, Stage, later};
+use redial::Redial;
 use session::{Session, send_object};
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
@@ -28,9 +31,6 @@ use tombolo_core::tensor::Hash;
 use tombolo_core::time::Micros;
 use tombolo_core::wire::{Control, Object, codec};
 
-/// First wait before dialling again; doubled each time up to [`REDIAL_MOST`].
-const REDIAL_FIRST: Duration = Duration::from_millis(50);
-const REDIAL_MOST: Duration = Duration::from_secs(2);
 /// Fetches of ours that may be open at one peer: a model, a step and a contribution, twice.
 const FETCHES_MAX: usize = 6;
 /// Offered objects whose streams wait here for somebody to fetch them; each holds at most a stream's window. The oldest goes first.
@@ -165,8 +165,8 @@ pub enum Message {
     Fetch(Object, Reply<Result<Incoming, FetchError>>),
     /// Start to send an object that the peer is about to fetch.
     Offer(Object),
-    /// From the session: the peer sends an object under that tag.
-    Offered(u64, Object),
+    /// From the session of that number: the peer sends an object under that tag.
+    Offered(u64, u64, Object),
     /// A connection to the peer stands; the newest one counts.
     Attach(Connection),
     /// Dialling failed.
@@ -177,10 +177,10 @@ pub enum Message {
     Up(u64, Peer),
     /// From the session of that number: it ended.
     Down(u64, Trouble),
-    /// From the session: the peer lacks an object.
-    Missing(u64, String),
-    /// From the session: an object begins.
-    Begins(u64, Incoming),
+    /// From the session of that number: the peer lacks the object of that tag.
+    Missing(u64, u64, String),
+    /// From the session of that number: the object of that tag begins.
+    Begins(u64, u64, Incoming),
 }
 
 /// What a link keeps while its actor is rebuilt. Numbers of sessions and fetches go on, so that no answer to the actor before is taken for
@@ -258,7 +258,7 @@ pub struct Link {
     session: Option<(u64, AbortOnDrop<()>)>,
     sessions: u64,
     up: bool,
-    redial: Duration,
+    redial: Redial,
     fetches: BTreeMap<u64, Reply<Result<Incoming, FetchError>>>,
     offers: VecDeque<Offer>,
     refusal: Option<String>,
@@ -275,13 +275,15 @@ struct Offer {
 impl Link {
     /// A link without a connection.
     pub fn new(setup: Setup, own: Handle<Message>) -> Self {
+        let lives = setup.durable.sessions.load(atomic::Ordering::Relaxed);
+        let purpose = format!("redial {} {lives}", setup.peer);
         Link {
+            redial: Redial::new(setup.stage.env.rng(&purpose)),
             setup,
             own,
             session: None,
             sessions: 0,
             up: false,
-            redial: REDIAL_FIRST,
             fetches: BTreeMap::new(),
             offers: VecDeque::new(),
             refusal: None,
@@ -389,6 +391,11 @@ impl Link {
         self.session = Some((session, AbortOnDrop(task)));
     }
 
+    fn is_current(&self, session: u64) -> bool {
+        let current = self.session.as_ref();
+        current.is_some_and(|(number, _)| *number == session)
+    }
+
     fn down(&mut self, reason: &str) {
         self.session = None;
         for (_, reply) in std::mem::take(&mut self.fetches) {
@@ -411,17 +418,12 @@ impl Link {
         if !self.setup.dials() {
             return;
         }
-        let jitter = self
-            .setup
-            .stage
-            .env
-            .rng(&format!("redial {} {}", self.setup.peer, self.sessions))
-            .next_f64();
-        let wait = self.redial.mul_f64(0.5 + jitter);
-        self.redial = (self.redial * 2).min(REDIAL_MOST);
-        later(cx, self.setup.stage.env.sleep(wait), |link, (), _| {
-            link.dial()
-        });
+        if let Some(wait) = self.redial.later() {
+            later(cx, self.setup.stage.env.sleep(wait), |link, (), _| {
+                link.redial.due();
+                link.dial();
+            });
+        }
     }
 
     fn dial(&self) {
@@ -494,7 +496,7 @@ impl Actor for Link {
                     send_object(&self.setup, &connection, tag, object, bytes, permit);
                 }
             }
-            Message::Offered(tag, object) => {
+            Message::Offered(session, tag, object) if self.is_current(session) => {
                 let quick = self.offers.iter_mut().find(|offer| offer.tag == tag);
                 if let Some(offer) = quick {
                     offer.object = Some(object);
@@ -520,15 +522,12 @@ impl Actor for Link {
                 }
             }
             Message::Up(session, peer) => {
-                if self
-                    .session
-                    .as_ref()
-                    .is_none_or(|(current, _)| *current != session)
-                {
+                if !self.is_current(session) {
                     return;
                 }
                 self.up = true;
-                self.redial = REDIAL_FIRST;
+                self.redial.reset();
+                self.refusal = None;
                 let (node, to) = (self.setup.stage.node.clone(), self.setup.peer.clone());
                 tracing::debug!(%node, peer = %to, ?peer, "link is up");
                 self.setup.stage.report(Event::LinkUp {
@@ -546,7 +545,7 @@ impl Actor for Link {
                 self.down(&trouble.reason);
                 self.dial_later(cx);
             }
-            Message::Missing(tag, reason) => {
+            Message::Missing(session, tag, reason) if self.is_current(session) => {
                 if let Some(reply) = self.fetches.remove(&tag) {
                     reply.send(Err(FetchError::Missing {
                         peer: self.setup.peer.clone(),
@@ -554,7 +553,7 @@ impl Actor for Link {
                     }));
                 }
             }
-            Message::Begins(tag, incoming) => {
+            Message::Begins(session, tag, incoming) if self.is_current(session) => {
                 if let Some(reply) = self.fetches.remove(&tag) {
                     reply.send(Ok(incoming));
                 } else if let Some(offer) = self.offers.iter_mut().find(|offer| offer.tag == tag) {
@@ -568,6 +567,8 @@ impl Actor for Link {
                 }
                 // Otherwise nobody wants it any more: dropping the stream tells the sender to stop.
             }
+            // The word of a session that has ended: its tags mean nothing in this one.
+            Message::Offered(..) | Message::Missing(..) | Message::Begins(..) => {}
         }
     }
 }

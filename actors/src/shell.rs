@@ -271,13 +271,17 @@ impl<M: Send + 'static> Handle<M> {
     }
 
     /// Puts a message into the queue, now or, if it is full, as soon as there is room, without making the caller wait: for one actor that
-    /// must not lose a word to another. What waits is bounded by [`QUEUE`] as well; beyond it a message is lost, with an error in the log.
-    /// An actor that has stopped needs no messages any more. Call it on an arbiter.
+    /// must not lose a word to another. What one caller delivers stays in order. What waits is bounded by [`QUEUE`] as well; beyond it a
+    /// message is lost, with an error in the log. An actor that has stopped needs no messages any more. Call it on an arbiter.
     pub fn deliver(&self, message: M) {
-        let parcel = match self.queue.try_send(Parcel::Message(message)) {
-            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => return,
-            Err(mpsc::error::TrySendError::Full(parcel)) => parcel,
-        };
+        let mut parcel = Parcel::Message(message);
+        // Behind a message that waits this one waits too, even if there is room by now.
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            parcel = match self.queue.try_send(parcel) {
+                Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => return,
+                Err(mpsc::error::TrySendError::Full(parcel)) => parcel,
+            };
+        }
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= QUEUE {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             return tracing::error!(

@@ -205,3 +205,25 @@ pub struct Finished {
     /// Monotonic seconds.
     pub wall_s: f64,
 }
+
+impl Finished {
+    /// The last word of a process that saw no round end, and why.
+    pub fn without_rounds(reason: String) -> Self {
+        Finished {
+            rounds: 0,
+            committed: 0,
+            degraded: 0,
+            aborted: 0,
+            accuracy: 0.0,
+            loss: 0.0,
+            model_hash: Hash::default(),
+            reason,
+            wall_s: 0.0,
+        }
+    }
+
+    /// Whether rounds ended and none of them ever met its quorum.
+    pub fn never_met_quorum(&self) -> bool {
+        self.committed + self.degraded == 0 && self.aborted > 0
+    }
+}

@@ -6,13 +6,15 @@ use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Common, Exit, Format};
+use tombolo::FederationError;
 use tombolo::federation::{StateError, state_word};
-use tombolo::{FederationError, Report};
 use tombolo_core::event::{Event, Finished, RoundRecord};
 
-/// Shows a run as it goes.
+/// Shows a run as it goes. In JSON the run's last word is the last line: whatever goes wrong behind it is said on standard error only.
 pub struct Display {
     format: Format,
+    everything: bool,
+    ended: bool,
     bar: ProgressBar,
     rows: Vec<RoundRecord>,
     waiting: String,
@@ -31,17 +33,29 @@ impl Display {
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         Display {
             format,
+            everything: false,
+            ended: false,
             bar,
             rows: Vec::new(),
             waiting: String::new(),
         }
     }
 
+    /// Shows each event as a line of JSON, instead of what people want to know.
+    #[must_use]
+    pub fn everything(mut self, everything: bool) -> Self {
+        self.everything = everything;
+        self
+    }
+
     /// Takes an event.
     pub fn on_event(&mut self, event: &Event) {
         match event {
+            Event::Finished(_) if self.everything || self.format == Format::Json => {
+                self.say_last_word(event);
+            }
+            _ if self.everything => print_line(event),
             Event::Round(record) => self.on_round(record),
-            Event::Finished(_) if self.format == Format::Json => print_line(event),
             Event::RoundOpened { round, cohort, .. } => {
                 self.waiting = format!("0 of {} reports", cohort.len());
                 self.bar
@@ -117,11 +131,22 @@ impl Display {
         }
     }
 
-    /// Ends the bars and prints the summary.
-    pub fn finish(&self, finished: &Finished) {
+    fn say_last_word(&mut self, event: &Event) {
+        if !std::mem::replace(&mut self.ended, true) {
+            print_line(event);
+        }
+    }
+
+    /// Whether the last line of JSON has been printed.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Ends the bars and prints the summary, or the last word if nobody has said it yet.
+    pub fn finish(&mut self, finished: &Finished) {
         self.bar.finish_and_clear();
-        if self.format == Format::Json {
-            return;
+        if self.everything || self.format == Format::Json {
+            return self.say_last_word(&Event::Finished(finished.clone()));
         }
         let mut table = Table::new();
         table.load_style(presets::UTF8_HORIZONTAL_ONLY);
@@ -217,23 +242,25 @@ pub fn fail(common: &Common, message: &str) {
     if common.format == Format::Json {
         print_line(&serde_json::json!({ "event": "error", "message": message }));
     }
+    complain(message);
+}
+
+/// Prints an error on standard error only: behind the last line of JSON.
+pub fn complain(message: &str) {
     eprintln!("error: {message}");
 }
 
-/// The exit code of a run that ended.
-pub fn judge(common: &Common, report: &Report) -> Exit {
-    let reason = report.finished.reason.as_str();
+/// The exit code of a run whose last word has been printed.
+pub fn judge(finished: &Finished) -> Exit {
+    let reason = finished.reason.as_str();
     match reason {
         "interrupted" => return Exit::Interrupted,
         "terminated" => return Exit::Terminated,
         "" => {}
-        reason => fail(common, reason),
+        reason => complain(reason),
     }
-    if report.never_met_quorum() {
-        fail(
-            common,
-            "no round met its quorum; the records of the rounds say who was missing",
-        );
+    if finished.never_met_quorum() {
+        complain("no round met its quorum; the records of the rounds say who was missing");
         Exit::NoQuorum
     } else if reason.is_empty() {
         Exit::Done

@@ -16,7 +16,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::output::{Display, fail, print_line, refuse};
+use super::output::{Display, complain, fail, print_line, refuse};
 use super::signals::Signals;
 use super::{Common, Exit, Format};
 use tombolo::federation::Interrupt;
@@ -159,7 +159,8 @@ impl<'a> Family<'a> {
                     last = Some(self.judge(&node, &status, interrupt));
                 }
                 Next::Exit(node, status) => {
-                    self.on_exit(&node, &status, last.is_some() || interrupt.is_some());
+                    let over = last.is_some() || interrupt.is_some() || self.display.has_ended();
+                    self.on_exit(&node, &status, over);
                 }
                 Next::Stop(why) => {
                     interrupt = Some(why);
@@ -200,7 +201,7 @@ impl<'a> Family<'a> {
             }
             Ok(event) => self.display.on_event(&event),
             // An error: on standard error it has been said already.
-            Err(_) if self.common.format == Format::Json => {
+            Err(_) if self.common.format == Format::Json && !self.display.has_ended() => {
                 if let Ok(value) = serde_json::from_str::<serde_json::Value>(line) {
                     print_line(&value);
                 }
@@ -242,13 +243,14 @@ impl<'a> Family<'a> {
         let code = status.as_ref().ok().and_then(ExitStatus::code);
         let exit = code.and_then(Exit::of_code);
         exit.unwrap_or_else(|| {
-            fail(
-                self.common,
-                &format!(
-                    "the process of {node}, the coordinator, ended: {}; --resume goes on from the last committed round",
-                    words(status)
-                ),
+            let message = format!(
+                "the process of {node}, the coordinator, ended: {}; --resume goes on from the last committed round",
+                words(status)
             );
+            match self.display.has_ended() {
+                true => complain(&message),
+                false => fail(self.common, &message),
+            }
             Exit::Failed
         })
     }

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 use tokio::sync::broadcast::error::RecvError;
 
-use super::output::{Display, judge, print_line, refuse};
+use super::output::{Display, complain, judge, print_line, refuse};
 use super::signals::Signals;
 use super::{Common, Exit, Format, processes, runtime};
 use tombolo::{Federation, FederationError, Running};
-use tombolo_core::event::Event;
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]
@@ -74,11 +73,7 @@ pub async fn follow(
     everything: bool,
 ) -> Exit {
     let hosts_coordinator = running.hosts_coordinator();
-    let mut display = Display::new(common.format, rounds);
-    let show = |display: &mut Display, event: &Event| match everything {
-        true => print_line(event),
-        false => display.on_event(event),
-    };
+    let mut display = Display::new(common.format, rounds).everything(everything);
     let mut events = running.events();
     let nodes: Vec<_> = running.nodes().cloned().collect();
     let result = {
@@ -88,7 +83,7 @@ pub async fn follow(
             tokio::select! {
                 biased;
                 event = events.recv() => match event {
-                    Ok(event) => show(&mut display, &event),
+                    Ok(event) => display.on_event(&event),
                     Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => break run.as_mut().await,
                 },
@@ -96,13 +91,17 @@ pub async fn follow(
             }
         }
     };
+    while let Ok(event) = events.try_recv() {
+        display.on_event(&event);
+    }
     let report = match result {
         Ok(report) => report,
+        Err(error) if display.has_ended() => {
+            complain(&error.to_string());
+            return Exit::Failed;
+        }
         Err(error) => return refuse(common, error),
     };
-    while let Ok(event) = events.try_recv() {
-        show(&mut display, &event);
-    }
     if !hosts_coordinator {
         let reason = &report.finished.reason;
         match (common.format, reason.as_str()) {
@@ -114,8 +113,8 @@ pub async fn follow(
             (Format::Text, "") => println!("the run is over"),
             (Format::Text, _) => {}
         }
-    } else if !everything {
+    } else {
         display.finish(&report.finished);
     }
-    judge(common, &report)
+    judge(&report.finished)
 }

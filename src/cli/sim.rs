@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::output::{Display, fail, print_line};
+use super::output::{Display, complain, fail, judge, print_line};
 use super::{Common, Exit, Format};
 use tombolo::Simulation;
 use tombolo::simulation::SimulationError;
@@ -49,14 +49,16 @@ impl Sim {
                 display.on_event(event);
             }
         }
-        display.finish(&report.finished);
         let trace = format!("{:016x}", report.trace_hash);
         match common.format {
-            Format::Text => println!(
-                "virtual time {:.1} s; trace {trace}; {} violations",
-                report.virtual_time.as_secs_f64(),
-                report.violations.len()
-            ),
+            Format::Text => {
+                display.finish(&report.finished);
+                println!(
+                    "virtual time {:.1} s; trace {trace}; {} violations",
+                    report.virtual_time.as_secs_f64(),
+                    report.violations.len()
+                );
+            }
             Format::Json => {
                 let mut line = serde_json::to_value(Event::Finished(report.finished.clone()))
                     .unwrap_or_default();
@@ -66,17 +68,13 @@ impl Sim {
             }
         }
         for violation in &report.violations {
-            fail(common, violation);
+            complain(violation);
         }
-        let never = report.finished.committed + report.finished.degraded == 0
-            && report.finished.aborted > 0;
-        match report.finished.reason.as_str() {
-            _ if !report.violations.is_empty() => Exit::Failed,
-            "" => Exit::Done,
-            reason => {
-                fail(common, reason);
-                if never { Exit::NoQuorum } else { Exit::Failed }
-            }
+        let exit = judge(&report.finished);
+        if report.violations.is_empty() {
+            exit
+        } else {
+            Exit::Failed
         }
     }
 }

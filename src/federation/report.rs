@@ -24,6 +24,6 @@ impl Report {
 
     /// Whether no round ever met its quorum.
     pub fn never_met_quorum(&self) -> bool {
-        self.finished.committed + self.finished.degraded == 0 && self.finished.aborted > 0
+        self.finished.never_met_quorum()
     }
 }

@@ -94,6 +94,29 @@ fn a_folder_in_use_or_with_another_run_is_refused() {
     assert_eq!(report["rounds"].as_array().unwrap().len(), before);
 }
 
+/// Exit 3 is a word of the run and not of the command, and the last line of JSON is `finished` however a run ends.
+#[test]
+fn a_quorum_that_never_comes_is_exit_3_of_every_command() {
+    let far = "\n[[link]]\nbetween = [\"hq\", \"plant\"]\nemulate = { delay = \"5s\" }\n";
+    let limits = "\"1s\"\nfailed_limit = FAILS\nclose_limit = \"1s\"";
+    for (fails, reason) in [(1, true), (9, false)] {
+        let limits = limits.replace("FAILS", &fails.to_string());
+        let workspace = Workspace::new(&(pinned(2).replace("\"10min\"", &limits) + far));
+        for command in [
+            "sim topology.toml",
+            "run topology.toml --state one",
+            "run topology.toml --processes --state two",
+        ] {
+            let output = workspace.run(command).expect(3);
+            assert_eq!(output.finished().get("reason").is_some(), reason);
+            let last = output.lines.last().unwrap();
+            assert!(last.contains("\"event\":\"finished\""), "{output:#?}");
+            let said = output.errors();
+            assert!(said.contains("no round met its quorum"), "{output:#?}");
+        }
+    }
+}
+
 /// "Waiting for nodes is never endless: at the deadline the exit is non-zero." flower#4147, FLIP#992
 #[test]
 fn a_quorum_that_never_comes_is_exit_3() {

@@ -175,7 +175,7 @@ impl Session<'_> {
             match control {
                 Control::Fetch { tag, object } => self.serve(tag, object)?,
                 Control::Offer { tag, object } => {
-                    let offered = Message::Offered(OFFER | tag, object);
+                    let offered = Message::Offered(self.number, OFFER | tag, object);
                     self.own
                         .tell(offered)
                         .await
@@ -183,7 +183,7 @@ impl Session<'_> {
                 }
                 Control::Missing { tag, reason } => {
                     self.own
-                        .tell(Message::Missing(tag, reason))
+                        .tell(Message::Missing(self.number, tag, reason))
                         .await
                         .map_err(|error| error.to_string())?;
                 }
@@ -255,7 +255,7 @@ impl Session<'_> {
             let ObjectHeader { tag, len } = ObjectHeader::from_bytes(&header);
             self.setup.wire.note_life(self.setup.stage.env.now());
             self.own
-                .tell(Message::Begins(tag, Incoming { len, stream }))
+                .tell(Message::Begins(self.number, tag, Incoming { len, stream }))
                 .await
                 .map_err(|error| error.to_string())?;
         }

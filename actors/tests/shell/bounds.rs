@@ -139,3 +139,27 @@ fn an_actor_that_stopped_says_so_to_every_kind_of_sender() {
         stand.handle.deliver(Message::Note(1));
     });
 }
+
+#[test]
+fn what_is_delivered_later_does_not_overtake_what_waits() {
+    on_one_thread(true, async {
+        let gate = Arc::new(Notify::new());
+        let stand = Stand::closed(&gate);
+        for _ in 0..QUEUE {
+            stand.handle.post(Message::Note(0)).unwrap();
+        }
+        // Runs behind the task that makes room, but before the task in which the first message waits has been polled.
+        let handle = stand.handle.clone();
+        let later = tokio::task::spawn_local(async move {
+            assert!(handle.depth() < QUEUE, "there is room again");
+            handle.deliver(Message::Note(2));
+        });
+        stand.handle.deliver(Message::Note(1));
+        later.await.unwrap();
+        gate.notify_one();
+        stand.settled().await;
+        settle().await;
+        let notes: Vec<u32> = stand.notes().into_iter().filter(|note| *note > 0).collect();
+        assert_eq!(notes, [1, 2]);
+    });
+}

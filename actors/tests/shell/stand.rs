@@ -160,20 +160,8 @@ impl Stand {
 
     /// An actor on the arbiter of `class` whose first `failures` factories panic.
     pub fn build(class: Class, gate: Option<Arc<Notify>>, failures: u32) -> Self {
-        let env = Arc::new(OneThread {
-            start: tokio::time::Instant::now(),
-            spawned: Mutex::default(),
-        });
-        let plan = plan();
-        let (events, census) = (Arc::new(Mutex::new(Vec::new())), Census::default());
-        let sink = events.clone();
-        let stage = Stage {
-            node: plan.coordinator.clone(),
-            env: env.clone(),
-            plan: Arc::new(plan),
-            events: Arc::new(move |event| sink.lock().unwrap().push(event)),
-            census: census.clone(),
-        };
+        let (stage, env, events) = stage();
+        let census = stage.census.clone();
         let notes = Arc::new(Mutex::new(Vec::new()));
         let (written, counted) = (notes.clone(), Arc::new(Mutex::new(0)));
         let handle = supervise(&stage, class, "under test", move |_| {
@@ -213,6 +201,25 @@ impl Stand {
         let answer = self.handle.ask(|reply| Message::Echo(0, reply)).await;
         assert_eq!(answer, Ok(0));
     }
+}
+
+/// Where an actor acts here, and what it reports.
+pub fn stage() -> (Stage, Arc<OneThread>, Arc<Mutex<Vec<Event>>>) {
+    let env = Arc::new(OneThread {
+        start: tokio::time::Instant::now(),
+        spawned: Mutex::default(),
+    });
+    let plan = plan();
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let sink = events.clone();
+    let stage = Stage {
+        node: plan.coordinator.clone(),
+        env: env.clone(),
+        plan: Arc::new(plan),
+        events: Arc::new(move |event| sink.lock().unwrap().push(event)),
+        census: Census::default(),
+    };
+    (stage, env, events)
 }
 
 /// Lets every other task run as far as it can.
