@@ -23,14 +23,14 @@ impl Coordinator {
         match current.phase {
             Phase::Reports => self.check_reports(cx),
             Phase::Contributions => self.check_contributions(cx),
-            Phase::Weighing | Phase::Folding(_) | Phase::Computing if cx.now() >= current.close_by => {
+            Phase::Weighing | Phase::Folding(_) | Phase::Computing
+                if cx.now() >= current.close_by =>
+            {
                 let limit = self.plan.round.close_limit;
                 let reason = format!("closing took longer than close_limit ({limit:?})");
                 self.abort(cx, reason);
             }
-            Phase::Weighing | Phase::Folding(_) | Phase::Computing => {
-                cx.wake_at(current.close_by)
-            }
+            Phase::Weighing | Phase::Folding(_) | Phase::Computing => cx.wake_at(current.close_by),
             // Its record may exist already: only the answer tells.
             Phase::Committing => {}
         }
@@ -388,9 +388,8 @@ impl Coordinator {
             .domains
             .values()
             .any(|domain| !domain.lost && domain.adopted != Some(committed.hash));
-        let waits = phase.is_some()
-            || self.recording.is_some()
-            || (ending.reason.is_empty() && behind);
+        let waits =
+            phase.is_some() || self.recording.is_some() || (ending.reason.is_empty() && behind);
         if waits && cx.now() < ending.until {
             return cx.wake_at(ending.until);
         }

@@ -9,7 +9,10 @@ fn what_cannot_be_computed_aborts_its_round_with_the_reason_and_the_run_goes_on(
     let reason = "evaluation: the loss is NaN".to_owned();
     run.tell(Message::Computed(1, Err(reason.clone())));
     let record = run.last_record();
-    assert_eq!((record.state, &record.reason), (RoundState::Aborted, &reason));
+    assert_eq!(
+        (record.state, &record.reason),
+        (RoundState::Aborted, &reason)
+    );
     assert_eq!(record.model_hash, hash(0), "the model stays");
     assert!(run.told(0, &Control::Abort { round: 1, reason }));
     run.tell(Message::Recorded(1, Ok(())));
@@ -62,7 +65,10 @@ fn a_stop_waits_for_the_record_of_an_abort() {
     run.now = at(10_000);
     run.wake();
     run.tell(Message::Stop("interrupted".into()));
-    assert!(run.is_running(), "the run ends after its last round's record");
+    assert!(
+        run.is_running(),
+        "the run ends after its last round's record"
+    );
     run.tell(Message::Recorded(1, Ok(())));
     let finished = run.finished();
     assert_eq!(
