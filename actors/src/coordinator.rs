@@ -1,5 +1,7 @@
 //! The federation's coordinator: performs what [`tombolo_core::coordinator::Coordinator`] decides.
 
+mod compute;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,18 +9,18 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::aggregate;
-use crate::checkpoint::{self, Loaded, SharedOuter, State};
-use crate::env::Work;
+use crate::checkpoint::{self, CheckpointError, Loaded, State};
+use crate::env::{Work, work};
 use crate::link::{self, Incoming, Shelf, Wire};
 use crate::node;
-use crate::shell::{AbortOnDrop, Actor, Cx, Handle, Stage, later};
+use crate::shell::{AbortOnDrop, Actor, AskError, Cx, Handle, Stage, later};
 use crate::slab::{Pool, Slab, SlabMut};
-use tombolo_core::coordinator::{self as machine, Committed, Effect, FoldError, Outcome};
-use tombolo_core::event::{Event, RoundRecord};
+use compute::{Bench, Computed, compute, lock, norm, start};
+use tombolo_core::coordinator::{self as machine, Effect, FoldError};
+use tombolo_core::event::{Event, RoundRecord, RoundState};
 use tombolo_core::fold::{self, ByteFold};
 use tombolo_core::ids::{DomainId, NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome as Step};
-use tombolo_core::outer;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trainer;
@@ -108,24 +110,11 @@ pub struct Coordinator {
     wake: u64,
     model: Option<(Round, Slab)>,
     mean: Option<(Round, SlabMut)>,
-    bench: Option<Bench>,
+    bench: Option<Arc<Mutex<Bench>>>,
+    /// Waits for the machine's word whether it is committed.
+    computed: Option<Computed>,
     fold: Option<AbortOnDrop<()>>,
     tally: (u64, u64, u64),
-}
-
-/// What the commit's blocking work uses; lent to it.
-struct Bench {
-    trainer: Box<dyn Trainer>,
-    outer: SharedOuter,
-}
-
-/// What a commit computed before it was written.
-struct Computed {
-    bench: Bench,
-    step: Slab,
-    next: Slab,
-    outcome: Outcome,
-    weight_norm: f64,
 }
 
 impl Coordinator {
@@ -147,6 +136,7 @@ impl Coordinator {
             model: None,
             mean: None,
             bench: None,
+            computed: None,
             fold: None,
             tally: (0, 0, 0),
         }
@@ -238,28 +228,16 @@ impl Coordinator {
             }
             Effect::Note(contribution) => self.note(cx, contribution),
             Effect::Fold(round, start, contributions) => self.fold(round, start, contributions),
+            Effect::Compute(round) => self.compute(cx, round),
             Effect::Commit(record) => self.commit(cx, *record),
-            Effect::Record(mut record) => {
-                self.complete(&mut record);
-                self.tally.2 += 1;
-                let (checkpoint, tally, written) =
-                    (self.setup.checkpoint.clone(), self.tally, record.clone());
-                self.report(*record);
-                let recorded = async move {
-                    let question =
-                        |reply| checkpoint::Message::Abort((*written).clone(), tally, reply);
-                    checkpoint.ask_again(ASKS_MAX, question).await
-                };
-                later(cx, recorded, |_, result, _| {
-                    let reason = match result {
-                        Ok(Ok(())) => return,
-                        Ok(Err(error)) => error.to_string(),
-                        Err(error) => format!("the checkpoint actor: {error}"),
-                    };
-                    tracing::error!(reason, "an aborted round could not be recorded");
-                });
+            Effect::Record(record) => {
+                self.fold = None;
+                self.record(cx, *record);
             }
-            Effect::Finish(finished) => self.setup.stage.report(Event::Finished(finished)),
+            Effect::Finish(finished) => {
+                self.fold = None;
+                self.setup.stage.report(Event::Finished(finished));
+            }
         }
     }
 
@@ -305,106 +283,101 @@ impl Coordinator {
         self.fold = Some(AbortOnDrop(task));
     }
 
-    fn commit(&mut self, cx: &mut Cx<Self>, mut record: RoundRecord) {
-        let round = record.round;
+    fn compute(&mut self, cx: &mut Cx<Self>, round: Round) {
         let mean = self.mean.take().filter(|(of, _)| *of == round);
         let (Some((_, mean)), Some(bench), Some((_, model))) =
-            (mean, self.bench.take(), self.model.clone())
+            (mean, self.bench.clone(), self.model.clone())
         else {
             let reason = "the mean of the round is gone".to_owned();
-            return self.step(cx, Some(machine::Message::Committed(round, Err(reason))));
+            return self.step(cx, Some(machine::Message::Computed(round, Err(reason))));
         };
         let setup = self.setup.clone();
-        let mut tally = self.tally;
-        match record.state {
-            tombolo_core::event::RoundState::Committed => tally.0 += 1,
-            _ => tally.1 += 1,
-        }
-        let work = async move {
+        let computed = async move {
             let question = |reply| aggregate::Message::Finish(mean, reply);
-            let mean = setup
-                .aggregate
-                .ask(question)
-                .await
-                .map_err(|error| format!("the aggregator: {error}"))?;
+            let mean = setup.aggregate.ask(question).await;
+            let mean = mean.map_err(|error| format!("the aggregator: {error}"))?;
             let mean = mean.map_err(|error| error.to_string())?;
-            let (sender, receiver) = tokio::sync::oneshot::channel();
-            let pool = setup.pool.clone();
-            let task = move || {
-                let _ = sender.send(compute(bench, mean, &model, &pool));
-            };
-            let done = setup
-                .stage
-                .env
-                .offload(Work::Bytes(setup.layout.len() as u64 * 16), Box::new(task))
-                .await;
-            done.map_err(|panicked| panicked.to_string())?;
-            receiver
-                .await
-                .map_err(|_| "the outer step was given up".to_owned())?
+            let env = setup.stage.env.clone();
+            let bytes = Work::Bytes(setup.layout.len() as u64 * 16);
+            let job = move || compute(&setup, &bench, mean, &model);
+            let done = work(env.as_ref(), bytes, job).await;
+            done.map_err(|panicked| panicked.to_string())?
         };
-        later(cx, work, move |coordinator, computed, cx| {
-            let computed = match computed {
-                Ok(computed) => computed,
-                Err(reason) => {
-                    return coordinator
-                        .step(cx, Some(machine::Message::Committed(round, Err(reason))));
-                }
-            };
-            coordinator.complete(&mut record);
-            record.accuracy = computed.outcome.accuracy;
-            record.loss = computed.outcome.loss;
-            record.weight_norm = computed.weight_norm;
-            record.model_hash = computed.outcome.hash;
-            coordinator.store(cx, record, tally, computed);
+        later(cx, computed, move |coordinator, computed, cx| {
+            let result = computed.map(|computed| coordinator.computed.insert(computed).outcome);
+            coordinator.step(cx, Some(machine::Message::Computed(round, result)));
+            // A commit has taken it; otherwise it came too late.
+            coordinator.computed = None;
         });
     }
 
-    fn store(
-        &mut self,
-        cx: &mut Cx<Self>,
-        record: RoundRecord,
-        tally: (u64, u64, u64),
-        computed: Computed,
-    ) {
+    fn commit(&mut self, cx: &mut Cx<Self>, mut record: RoundRecord) {
+        let (Some(computed), Some(bench)) = (self.computed.take(), self.bench.clone()) else {
+            let reason = "the outer step of the round is gone".to_owned();
+            return self.step(
+                cx,
+                Some(machine::Message::Committed(record.round, Err(reason))),
+            );
+        };
         let Computed {
-            bench,
             step,
             next,
-            outcome,
+            weight_norm,
             ..
         } = computed;
+        self.complete(&mut record);
+        record.weight_norm = weight_norm;
+        let mut tally = self.tally;
+        match record.state {
+            RoundState::Committed => tally.0 += 1,
+            _ => tally.1 += 1,
+        }
         let state = Arc::new(State {
             record: record.clone(),
             tally,
             model: next.clone(),
-            outer: bench.outer.clone(),
+            outer: lock(&bench).outer.clone(),
         });
         let (checkpoint, layout) = (self.setup.checkpoint.clone(), self.setup.layout.clone());
         let stored = async move {
             let question =
                 |reply| checkpoint::Message::Commit(layout.clone(), state.clone(), reply);
-            checkpoint.ask_again(ASKS_MAX, question).await
+            written(checkpoint.ask_again(ASKS_MAX, question).await)
         };
         later(cx, stored, move |coordinator, stored, cx| {
             let round = record.round;
-            coordinator.bench = Some(bench);
-            let result = stored
-                .map_err(|error| error.to_string())
-                .and_then(|stored| stored.map_err(|error| error.to_string()));
-            if let Err(reason) = result {
-                return coordinator.step(cx, Some(machine::Message::Committed(round, Err(reason))));
+            if stored.is_ok() {
+                lock(&bench).accept();
+                let shelf = &coordinator.setup.shelf;
+                shelf.put(Object::Step(round), step.bytes());
+                shelf.put(Object::Model(round), next.bytes());
+                if let Some((stale, _)) = coordinator.model.replace((round, next)) {
+                    shelf.remove(Object::Step(stale));
+                    shelf.remove(Object::Model(stale));
+                }
+                coordinator.tally = tally;
+                coordinator.report(record);
             }
-            let shelf = &coordinator.setup.shelf;
-            shelf.put(Object::Step(round), step.bytes());
-            shelf.put(Object::Model(round), next.bytes());
-            if let Some((stale, _)) = coordinator.model.replace((round, next)) {
-                shelf.remove(Object::Step(stale));
-                shelf.remove(Object::Model(stale));
+            coordinator.step(cx, Some(machine::Message::Committed(round, stored)));
+        });
+    }
+
+    /// Writes down that a round was aborted, and only then says so.
+    fn record(&mut self, cx: &mut Cx<Self>, mut record: RoundRecord) {
+        self.complete(&mut record);
+        self.tally.2 += 1;
+        let (checkpoint, tally, aborted) =
+            (self.setup.checkpoint.clone(), self.tally, record.clone());
+        let recorded = async move {
+            let question = |reply| checkpoint::Message::Abort(aborted.clone(), tally, reply);
+            written(checkpoint.ask_again(ASKS_MAX, question).await)
+        };
+        later(cx, recorded, |coordinator, recorded, cx| {
+            let round = record.round;
+            if recorded.is_ok() {
+                coordinator.report(record);
             }
-            coordinator.tally = tally;
-            coordinator.report(record);
-            coordinator.step(cx, Some(machine::Message::Committed(round, Ok(outcome))));
+            coordinator.step(cx, Some(machine::Message::Recorded(round, recorded)));
         });
     }
 
@@ -460,23 +433,13 @@ impl Coordinator {
 
     fn prepare(&mut self, cx: &mut Cx<Self>, loaded: Option<Loaded>) {
         let setup = self.setup.clone();
-        let (sender, receiver) = tokio::sync::oneshot::channel();
-        let task = move || {
-            let _ = sender.send(start(&setup, loaded));
-        };
-        let done = self.setup.stage.env.offload(
-            Work::Bytes(self.setup.layout.len() as u64 * 4),
-            Box::new(task),
-        );
+        let env = setup.stage.env.clone();
+        let bytes = Work::Bytes(setup.layout.len() as u64 * 4);
         later(
             cx,
-            async move { (done.await, receiver.await) },
-            |coordinator, (done, ready), cx| {
-                let ready = ready.unwrap_or_else(|_| {
-                    Err(done
-                        .err()
-                        .map_or_else(String::new, |panicked| panicked.to_string()))
-                });
+            work(env.as_ref(), bytes, move || start(&setup, loaded)),
+            |coordinator, ready, cx| {
+                let ready = ready.unwrap_or_else(|panicked| Err(panicked.to_string()));
                 let (bench, model, committed) = match ready {
                     Ok(ready) => ready,
                     Err(reason) => return coordinator.fail(reason),
@@ -486,7 +449,7 @@ impl Coordinator {
                     .setup
                     .shelf
                     .put(Object::Model(committed.round), model.bytes());
-                coordinator.bench = Some(bench);
+                coordinator.bench = Some(Arc::new(Mutex::new(bench)));
                 coordinator.model = Some((committed.round, model));
                 coordinator.step(cx, Some(machine::Message::Start(committed)));
                 let started = node::Message::CoordinatorStarted;
@@ -532,98 +495,10 @@ impl Actor for Coordinator {
     }
 }
 
-/// Loads or makes the model and the optimizer. Blocks.
-fn start(setup: &Setup, loaded: Option<Loaded>) -> Result<(Bench, Slab, Committed), String> {
-    let plan = &setup.stage.plan;
-    let mut trainer = (setup.trainer)(&setup.stage.node)?;
-    let mut outer = outer::build(&plan.outer, setup.layout.len());
-    let mut committed = Committed {
-        ended: 0,
-        round: 0,
-        hash: Hash::default(),
-        tally: (0, 0, 0),
-        accuracy: 0.0,
-        loss: 0.0,
-    };
-    let mut stored = None;
-    if let Some(loaded) = loaded {
-        let state: Vec<(&str, &[f32])> = loaded
-            .outer
-            .iter()
-            .map(|(name, elements)| (name.as_str(), elements.as_slice()))
-            .collect();
-        if loaded.model.is_some() {
-            outer.restore(&state).map_err(|error| error.to_string())?;
-        }
-        committed.ended = loaded.last.record.round;
-        committed.tally = loaded.last.tally;
-        committed.round = loaded.round;
-        committed.accuracy = loaded.accuracy;
-        committed.loss = loaded.loss;
-        stored = loaded.model;
-    }
-    let model = match stored {
-        Some(model) => model,
-        None => {
-            let mut initial = setup.pool.take(setup.layout.len());
-            trainer
-                .initialize(plan.seed, &mut initial)
-                .map_err(|error| error.to_string())?;
-            initial.freeze()
-        }
-    };
-    committed.hash = Hash::of(&model);
-    let outer = Arc::new(Mutex::new(outer));
-    Ok((Bench { trainer, outer }, model, committed))
-}
-
-/// The outer step on the mean, and everything that is said of its result. Blocks.
-fn compute(
-    mut bench: Bench,
-    mut mean: SlabMut,
-    model: &Slab,
-    pool: &Pool,
-) -> Result<Computed, String> {
-    bench
-        .outer
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .step(0, &mut mean)
-        .map_err(|error| error.to_string())?;
-    let mut next = pool.take(model.len());
-    for ((next, parameter), step) in next.iter_mut().zip(model.iter()).zip(mean.iter()) {
-        *next = parameter + step;
-    }
-    if !next.iter().all(|parameter| parameter.is_finite()) {
-        return Err(
-            "the outer step would make the model not finite; lower the outer learning rate".into(),
-        );
-    }
-    let evaluation = bench
-        .trainer
-        .evaluate(&next)
-        .map_err(|error| format!("evaluation: {error}"))?;
-    let outcome = Outcome {
-        hash: Hash::of(&next),
-        accuracy: evaluation.accuracy,
-        loss: evaluation.loss,
-    };
-    let weight_norm = norm(&next);
-    Ok(Computed {
-        bench,
-        step: mean.freeze(),
-        next: next.freeze(),
-        outcome,
-        weight_norm,
-    })
-}
-
-fn norm(model: &[f32]) -> f64 {
-    model
-        .iter()
-        .map(|parameter| f64::from(*parameter) * f64::from(*parameter))
-        .sum::<f64>()
-        .sqrt()
+/// What the checkpoint actor said of a record.
+fn written(answer: Result<Result<(), CheckpointError>, AskError>) -> Result<(), String> {
+    let answer = answer.map_err(|error| format!("the checkpoint actor: {error}"))?;
+    answer.map_err(|error| error.to_string())
 }
 
 /// Where a contribution's bytes come from.

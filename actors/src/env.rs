@@ -86,6 +86,29 @@ pub trait Env: Send + Sync + 'static {
     fn resolve(&self, node: &NodeId) -> SendFuture<io::Result<Vec<SocketAddr>>>;
 }
 
+/// Runs blocking work that answers, as [`Env::offload`] does.
+pub fn work<R, J>(
+    env: &dyn Env,
+    work: Work,
+    job: J,
+) -> impl Future<Output = Result<R, OffloadPanicked>> + use<R, J>
+where
+    R: Send + 'static,
+    J: FnOnce() -> R + Send + 'static,
+{
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let task = move || {
+        // Fails only if nobody waits for the answer any more.
+        let _ = sender.send(job());
+    };
+    let done = env.offload(work, Box::new(task));
+    async move {
+        done.await?;
+        let result = receiver.await;
+        result.map_err(|_| OffloadPanicked("it was given up".into()))
+    }
+}
+
 /// Blocking work panicked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("blocking work panicked: {0}")]

@@ -2,8 +2,8 @@
 //!
 //! A round passes two gates. At the first, the *reports* of nodes are in (all of them, or a quorum and the grace): weights are fixed. At the
 //! second, the *contributions* of domains are durably noted (all, or a quorum and the grace): they are folded, the outer step is taken, the
-//! state is written, the commit recorded and announced. A round that misses its deadline without a quorum is aborted with the reason, and
-//! the model stays.
+//! state is written, the commit recorded and announced. A round that misses its deadline without a quorum, or whose result cannot be had in
+//! time or used, is aborted with the reason, and the model stays. What cannot be written down ends the run.
 
 mod close;
 mod deadline;
@@ -42,8 +42,12 @@ pub enum Message {
     Noted(Round, DomainId, Attempt, Result<(), String>),
     /// All contributions are folded, or one domain's could not be had.
     Folded(Round, u32, Result<(), FoldError>),
-    /// The new state is on stable storage and recorded.
-    Committed(Round, Result<Outcome, String>),
+    /// The outer step is taken and its result evaluated, or it cannot be used.
+    Computed(Round, Result<Outcome, String>),
+    /// The new state is on stable storage and recorded, or cannot be written down.
+    Committed(Round, Result<(), String>),
+    /// The record of an aborted round is on stable storage and reported, or cannot be written down.
+    Recorded(Round, Result<(), String>),
     /// End the run now; what is not committed is not lost, it was never promised.
     Stop(String),
 }
@@ -74,7 +78,7 @@ pub struct Committed {
     pub loss: f64,
 }
 
-/// What a commit brought.
+/// What an outer step brought.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outcome {
     /// The new model.
@@ -98,10 +102,13 @@ pub enum Effect {
     Note(Contribution),
     /// Fetch and fold these, in this order; answer with [`Message::Folded`].
     Fold(Round, u32, Vec<Contribution>),
-    /// Step, evaluate, write, record; complete the record with what only doing it can tell; report it; answer with
+    /// Take the outer step on the mean that was folded and evaluate; answer with [`Message::Computed`]. Only a commit makes the step count.
+    Compute(Round),
+    /// Write what was computed, record; complete the record with what only doing it can tell; report it; answer with
     /// [`Message::Committed`].
     Commit(Box<RoundRecord>),
-    /// A round ended without a commit: complete and report the record.
+    /// A round ended without a commit, whatever is still at work for it: complete the record, write it, report it; answer with
+    /// [`Message::Recorded`].
     Record(Box<RoundRecord>),
     /// The run is over.
     Finish(Finished),
@@ -115,6 +122,8 @@ pub struct Coordinator {
     committed: Option<Committed>,
     domains: BTreeMap<DomainId, Domain>,
     current: Option<Current>,
+    /// The aborted round whose record is being written: the next one opens after it.
+    recording: Option<Round>,
     announced: Option<Commit>,
     adaptive: Adaptive,
     failed_in_a_row: u32,
@@ -150,6 +159,7 @@ impl Coordinator {
             committed: None,
             domains,
             current: None,
+            recording: None,
             announced: None,
             adaptive: Adaptive::default(),
             failed_in_a_row: 0,
@@ -173,7 +183,7 @@ impl Coordinator {
         let Some(committed) = &self.committed else {
             return;
         };
-        if self.ending.is_some() {
+        if self.ending.is_some() || self.recording.is_some() {
             return;
         }
         let round = committed.ended + 1;
@@ -435,7 +445,7 @@ impl Coordinator {
             Phase::Contributions => {}
             // Made for a coordinator that is no more: once weights are fixed again, the domain is asked again.
             Phase::Reports | Phase::Weighing => return,
-            Phase::Folding(_) | Phase::Committing => {
+            Phase::Folding(_) | Phase::Computing | Phase::Committing => {
                 cx.report(Event::LateAnswered {
                     round,
                     from: domain.to_string(),
@@ -600,7 +610,9 @@ impl Machine for Coordinator {
                 self.on_noted(cx, round, domain, attempt, result)
             }
             Message::Folded(round, start, result) => self.on_folded(cx, round, start, result),
+            Message::Computed(round, result) => self.on_computed(cx, round, result),
             Message::Committed(round, result) => self.on_committed(cx, round, result),
+            Message::Recorded(round, result) => self.on_recorded(cx, round, result),
             Message::Stop(reason) => self.on_stop(cx, reason),
         }
     }

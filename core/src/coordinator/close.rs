@@ -23,12 +23,14 @@ impl Coordinator {
         match current.phase {
             Phase::Reports => self.check_reports(cx),
             Phase::Contributions => self.check_contributions(cx),
-            Phase::Weighing | Phase::Folding(_) if cx.now() >= current.close_by => {
+            Phase::Weighing | Phase::Folding(_) | Phase::Computing
+                if cx.now() >= current.close_by =>
+            {
                 let limit = self.plan.round.close_limit;
                 let reason = format!("closing took longer than close_limit ({limit:?})");
                 self.abort(cx, reason);
             }
-            Phase::Weighing | Phase::Folding(_) => cx.wake_at(current.close_by),
+            Phase::Weighing | Phase::Folding(_) | Phase::Computing => cx.wake_at(current.close_by),
             // Its record may exist already: only the answer tells.
             Phase::Committing => {}
         }
@@ -163,7 +165,7 @@ impl Coordinator {
         start: u32,
         result: Result<(), FoldError>,
     ) {
-        let (Some(current), Some(committed)) = (&mut self.current, &self.committed) else {
+        let Some(current) = &mut self.current else {
             return;
         };
         if (current.round, current.phase) != (round, Phase::Folding(start)) {
@@ -171,9 +173,9 @@ impl Coordinator {
         }
         match result {
             Ok(()) => {
-                current.phase = Phase::Committing;
-                let record = current.record(committed, cx.now(), None);
-                cx.effect(Effect::Commit(Box::new(record)));
+                current.phase = Phase::Computing;
+                cx.wake_at(current.close_by);
+                cx.effect(Effect::Compute(round));
             }
             Err(FoldError::Result(reason)) => self.abort(cx, reason),
             Err(FoldError::Domain(domain, reason)) => {
@@ -200,11 +202,36 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn on_committed(
+    pub(super) fn on_computed(
         &mut self,
         cx: &mut Context<'_, Effect>,
         round: Round,
         result: Result<Outcome, String>,
+    ) {
+        let (Some(current), Some(committed)) = (&mut self.current, &self.committed) else {
+            return;
+        };
+        if (current.round, current.phase) != (round, Phase::Computing) {
+            return;
+        }
+        let outcome = match result {
+            Ok(outcome) => outcome,
+            Err(reason) => return self.abort(cx, reason),
+        };
+        current.phase = Phase::Committing;
+        current.outcome = Some(outcome);
+        let mut record = current.record(committed, cx.now(), None);
+        record.accuracy = outcome.accuracy;
+        record.loss = outcome.loss;
+        record.model_hash = outcome.hash;
+        cx.effect(Effect::Commit(Box::new(record)));
+    }
+
+    pub(super) fn on_committed(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        round: Round,
+        result: Result<(), String>,
     ) {
         if self
             .current
@@ -213,18 +240,16 @@ impl Coordinator {
         {
             return;
         }
-        let outcome = match result {
-            Ok(outcome) => outcome,
-            Err(reason) => {
-                // What cannot be written down is not committed, and the next round could not be either.
-                self.drop_round(cx);
-                let reason = format!("round {round} could not be committed: {reason}");
-                return self.end(cx, reason);
-            }
-        };
+        if let Err(reason) = result {
+            // What cannot be written down is not committed, and the next round could not be either.
+            self.drop_round(cx);
+            let reason = format!("round {round} could not be committed: {reason}");
+            return self.end(cx, reason);
+        }
         let (Some(current), Some(committed)) = (self.current.take(), &mut self.committed) else {
             return;
         };
+        let outcome = current.outcome.expect("it was computed before");
         let state = current.record(committed, cx.now(), None).state;
         let contributions = current
             .noted
@@ -259,12 +284,11 @@ impl Coordinator {
     }
 
     pub(super) fn abort(&mut self, cx: &mut Context<'_, Effect>, reason: String) {
-        let (Some(current), Some(committed)) = (self.current.take(), &mut self.committed) else {
+        let (Some(current), Some(committed)) = (self.current.take(), &self.committed) else {
             return;
         };
         let record = current.record(committed, cx.now(), Some(reason.clone()));
-        committed.ended = current.round;
-        committed.tally.2 += 1;
+        self.recording = Some(current.round);
         for domain in self.joined() {
             cx.effect(Effect::Tell(
                 domain.clone(),
@@ -276,8 +300,37 @@ impl Coordinator {
         }
         cx.effect(Effect::Record(Box::new(record)));
         self.failed_in_a_row += 1;
-        // In a step of its own: first this round's record, then the next round's opening.
-        cx.wake_at(cx.now());
+    }
+
+    pub(super) fn on_recorded(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        round: Round,
+        result: Result<(), String>,
+    ) {
+        let Some(committed) = &mut self.committed else {
+            return;
+        };
+        if self.recording.take_if(|of| *of == round).is_none() {
+            return;
+        }
+        match result {
+            Ok(()) => {
+                committed.ended = round;
+                committed.tally.2 += 1;
+                self.check(cx);
+            }
+            Err(reason) => {
+                let reason = format!("the end of round {round} could not be recorded: {reason}");
+                match &mut self.ending {
+                    None => self.end(cx, reason),
+                    Some(ending) => {
+                        ending.reason = reason;
+                        self.check_ending(cx);
+                    }
+                }
+            }
+        }
     }
 
     /// Forgets the open round without an outcome: it is not over, only this run is.
@@ -295,7 +348,7 @@ impl Coordinator {
         }
     }
 
-    /// Begins the end. A round that is being committed is waited for, since its record may exist already; any other is dropped, and is run
+    /// Begins the end. A round whose record is being written is waited for, since it may exist already; any other is dropped, and is run
     /// again when the run is resumed.
     pub(super) fn end(&mut self, cx: &mut Context<'_, Effect>, reason: String) {
         self.ending = Some(Ending {
@@ -335,7 +388,8 @@ impl Coordinator {
             .domains
             .values()
             .any(|domain| !domain.lost && domain.adopted != Some(committed.hash));
-        let waits = phase.is_some() || (ending.reason.is_empty() && behind);
+        let waits =
+            phase.is_some() || self.recording.is_some() || (ending.reason.is_empty() && behind);
         if waits && cx.now() < ending.until {
             return cx.wake_at(ending.until);
         }
@@ -346,6 +400,9 @@ impl Coordinator {
                 "{reason}; round {} was still being committed, resuming tells its outcome",
                 current.round
             );
+        }
+        if let Some(round) = self.recording.take() {
+            reason = format!("{reason}; the end of round {round} was still being recorded");
         }
         for (id, domain) in &self.domains {
             if ending.reason.is_empty() && domain.adopted != Some(committed.hash) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Committed, EPOCH};
+use super::{Committed, EPOCH, Outcome};
 use crate::aggregate::{Report, Weight};
 use crate::event::{RoundRecord, RoundState};
 use crate::ids::{Attempt, DomainId, NodeId, Round};
@@ -17,6 +17,7 @@ pub(super) enum Phase {
     Weighing,
     Contributions,
     Folding(u32),
+    Computing,
     Committing,
 }
 
@@ -38,6 +39,7 @@ pub(super) struct Current {
     pub(super) noted: BTreeMap<DomainId, Contribution>,
     pub(super) dropped: BTreeMap<DomainId, String>,
     pub(super) arrivals: Vec<Duration>,
+    pub(super) outcome: Option<Outcome>,
 }
 
 impl Current {
@@ -66,6 +68,7 @@ impl Current {
             noted: BTreeMap::new(),
             dropped: BTreeMap::new(),
             arrivals: Vec::new(),
+            outcome: None,
         }
     }
 

@@ -1,3 +1,5 @@
+mod closing;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -76,7 +78,7 @@ fn an_empty_cohort_ends_the_round_and_the_run_goes_on() {
         record.reason
     );
     assert!(!run.opened(2), "the record comes before the next opening");
-    run.wake();
+    run.tell(Message::Recorded(1, Ok(())));
     assert!(run.opened(2));
 }
 
@@ -267,7 +269,7 @@ fn when_all_fail_the_round_is_aborted_at_once_and_the_limit_ends_the_run() {
             },
         ));
         assert_eq!(run.last_record().round, round);
-        run.wake();
+        run.tell(Message::Recorded(round, Ok(())));
     }
     let finished = run.finished();
     assert_eq!((finished.rounds, finished.aborted), (2, 2));
@@ -580,7 +582,7 @@ fn a_commit_is_recorded_announced_and_followed_by_the_next_round() {
     run.noted(0, 0);
     run.contribute(1, 0, &["d1/n0"]);
     run.noted(1, 0);
-    let effects = run.tell(Message::Folded(1, 0, Ok(())));
+    let effects = run.compute(0);
     let [Effect::Commit(record)] = &effects[..] else {
         panic!("{effects:?}")
     };
@@ -588,7 +590,7 @@ fn a_commit_is_recorded_announced_and_followed_by_the_next_round() {
         (record.state, record.counted.len()),
         (RoundState::Committed, 2)
     );
-    let effects = run.tell(Message::Committed(1, Ok(outcome(1))));
+    let effects = run.tell(Message::Committed(1, Ok(())));
     let commit = Control::Commit(Commit {
         round: 1,
         base: hash(0),
@@ -614,7 +616,9 @@ fn answers_of_another_start_or_round_change_nothing() {
     for message in [
         Message::Folded(1, 3, Ok(())),
         Message::Folded(2, 0, Ok(())),
-        Message::Committed(1, Ok(outcome(1))),
+        Message::Computed(1, Ok(outcome(1))),
+        Message::Committed(1, Ok(())),
+        Message::Recorded(1, Ok(())),
         Message::Weighed(1, Ok(vec![])),
         Message::Noted(1, d(0), 0, Ok(())),
     ] {
@@ -632,7 +636,7 @@ fn a_contribution_that_cannot_be_had_is_left_out_and_named() {
         effects,
         [Effect::Fold(1, 1, vec![contribution(0, 0, &["d0/n0"])])]
     );
-    let effects = run.tell(Message::Folded(1, 1, Ok(())));
+    let effects = run.compute(1);
     let [Effect::Commit(record)] = &effects[..] else {
         panic!("{effects:?}")
     };
@@ -678,7 +682,7 @@ fn a_fold_that_takes_longer_than_the_limit_is_given_up() {
 #[test]
 fn what_cannot_be_written_ends_the_run() {
     let mut run = Run::folding(plan(&[1]));
-    run.tell(Message::Folded(1, 0, Ok(())));
+    run.compute(0);
     run.tell(Message::Committed(1, Err("disk full".into())));
     let finished = run.finished();
     assert!(
@@ -806,7 +810,9 @@ fn a_stop_drops_the_open_round_in_every_phase_without_an_outcome() {
     let mut noting = Run::weighed(plan(&[1]));
     noting.contribute(0, 0, &["d0/n0"]);
     let folding = Run::folding(plan(&[1]));
-    for mut run in [reports, weighing, noting, folding] {
+    let mut computing = Run::folding(plan(&[1]));
+    computing.tell(Message::Folded(1, 0, Ok(())));
+    for mut run in [reports, weighing, noting, folding, computing] {
         run.tell(Message::Stop("interrupted".into()));
         let finished = run.finished();
         assert_eq!(
@@ -839,7 +845,7 @@ fn a_stop_waits_for_the_commit_that_is_being_written() {
     let mut run = Run::committing(plan(&[1]));
     run.tell(Message::Stop("interrupted".into()));
     assert!(run.is_running(), "its record may exist already");
-    run.tell(Message::Committed(1, Ok(outcome(1))));
+    run.tell(Message::Committed(1, Ok(())));
     let finished = run.finished();
     assert_eq!((finished.committed, finished.model_hash), (1, hash(1)));
     assert!(!run.opened(2));
@@ -925,10 +931,7 @@ impl Run {
 
     fn committing(plan: Plan) -> Self {
         let mut run = Run::folding(plan);
-        assert!(matches!(
-            run.tell(Message::Folded(1, 0, Ok(())))[..],
-            [Effect::Commit(_)]
-        ));
+        assert!(matches!(run.compute(0)[..], [Effect::Commit(_)]));
         run
     }
 
@@ -986,6 +989,13 @@ impl Run {
         self.tell(Message::Noted(1, d(domain), attempt, Ok(())))
     }
 
+    /// The fold of that start is done, and so is the outer step.
+    fn compute(&mut self, start: u32) -> Vec<Effect> {
+        let effects = self.tell(Message::Folded(1, start, Ok(())));
+        assert_eq!(effects, [Effect::Compute(1)]);
+        self.tell(Message::Computed(1, Ok(outcome(1))))
+    }
+
     /// Round 1 is committed with these nodes, all of whom weigh one.
     fn commit(&mut self, nodes: &[&str]) {
         for node in nodes {
@@ -998,8 +1008,8 @@ impl Run {
             self.contribute(domain, 0, &[node]);
             self.noted(domain, 0);
         }
-        self.tell(Message::Folded(1, 0, Ok(())));
-        self.tell(Message::Committed(1, Ok(outcome(1))));
+        self.compute(0);
+        self.tell(Message::Committed(1, Ok(())));
     }
 
     fn last_record(&self) -> RoundRecord {
@@ -1050,7 +1060,7 @@ fn last_round(sizes: &[usize]) -> Run {
     let mut plan = plan(sizes);
     plan.rounds = 1;
     let mut run = Run::committing(plan);
-    run.tell(Message::Committed(1, Ok(outcome(1))));
+    run.tell(Message::Committed(1, Ok(())));
     run
 }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use tombolo_core::aggregate::{Weight, check};
 use tombolo_core::coordinator::{Effect, FoldError, Message, Outcome};
-use tombolo_core::event::RoundRecord;
 use tombolo_core::gateway::{self, Gather};
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::member;
@@ -346,15 +345,23 @@ impl World {
                 let result = self.fold_all(&contributions);
                 self.reply(life, 5, 80, Message::Folded(round, start, result));
             }
-            Effect::Commit(record) => self.commit(life, &record),
-            Effect::Record(record) => self.write(&record, None),
+            Effect::Compute(round) => self.compute(life, round),
+            Effect::Commit(record) => {
+                self.write(&record, Some(record.model_hash));
+                self.reply(life, 5, 60, Message::Committed(record.round, Ok(())));
+            }
+            Effect::Record(record) => {
+                self.write(&record, None);
+                self.reply(life, 1, 20, Message::Recorded(record.round, Ok(())));
+            }
             Effect::Finish(finished) => self.finished = Some(finished),
         }
     }
 
     fn reply(&mut self, life: u64, least: u64, most: u64, message: Message) {
-        // A commit always ends; whatever else is asked for may never be answered.
-        let silent = !matches!(message, Message::Committed(..)) && self.chance(0.01);
+        // Writing always ends; whatever else is asked for may never be answered.
+        let writing = matches!(message, Message::Committed(..) | Message::Recorded(..));
+        let silent = !writing && self.chance(0.01);
         if self.faults && silent {
             return;
         }
@@ -389,20 +396,25 @@ impl World {
         Ok(())
     }
 
-    fn commit(&mut self, life: u64, record: &RoundRecord) {
+    fn compute(&mut self, life: u64, round: Round) {
         let base = self.committed.hash;
         let mut parts: Vec<&[u8]> = vec![&base.0];
         for (_, update) in self.check.aggregate() {
             parts.push(&update.0);
         }
         let hash = label(&parts);
-        self.write(record, Some(hash));
         let outcome = Outcome {
             hash,
             accuracy: 0.5,
             loss: 1.0,
         };
-        self.reply(life, 5, 60, Message::Committed(record.round, Ok(outcome)));
+        let failed = self.faults && self.chance(0.02);
+        let result = if failed {
+            Err("evaluation: no rows".to_owned())
+        } else {
+            Ok(outcome)
+        };
+        self.reply(life, 5, 60, Message::Computed(round, result));
     }
 }
 

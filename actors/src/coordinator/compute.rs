@@ -1,0 +1,180 @@
+//! The coordinator's blocking work on whole models: the first one, and from each round's mean the next one.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use super::Setup;
+use crate::checkpoint::{Loaded, SharedOuter};
+use crate::slab::{Slab, SlabMut};
+use tombolo_core::coordinator::{Committed, Outcome};
+use tombolo_core::outer;
+use tombolo_core::tensor::Hash;
+use tombolo_core::trainer::{Evaluation, Trainer};
+
+/// What the work uses from round to round.
+pub(super) struct Bench {
+    /// None after it panicked: the next round gets a new one.
+    trainer: Option<Box<dyn Trainer>>,
+    pub(super) outer: SharedOuter,
+    /// The optimizer's state before a step that nobody has committed: unless that still comes, the step was never taken.
+    before: Option<Vec<(&'static str, Vec<f32>)>>,
+}
+
+impl Bench {
+    /// The last step is committed.
+    pub(super) fn accept(&mut self) {
+        self.before = None;
+    }
+
+    /// Turns the mean into a step, from the state that the last commit left.
+    fn step(&mut self, mean: &mut [f32]) -> Result<(), String> {
+        let mut outer = self.outer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = self.before.take() {
+            let before: Vec<(&str, &[f32])> = before
+                .iter()
+                .map(|(name, elements)| (*name, elements.as_slice()))
+                .collect();
+            outer.restore(&before).map_err(|error| error.to_string())?;
+        }
+        let state = outer.state().into_iter();
+        self.before = Some(
+            state
+                .map(|(name, elements)| (name, elements.to_vec()))
+                .collect(),
+        );
+        outer.step(0, mean).map_err(|error| error.to_string())
+    }
+}
+
+pub(super) fn lock(bench: &Mutex<Bench>) -> MutexGuard<'_, Bench> {
+    bench.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a commit needs.
+pub(super) struct Computed {
+    pub(super) step: Slab,
+    pub(super) next: Slab,
+    pub(super) outcome: Outcome,
+    pub(super) weight_norm: f64,
+}
+
+/// Loads or makes the model and the optimizer. Blocks.
+pub(super) fn start(
+    setup: &Setup,
+    loaded: Option<Loaded>,
+) -> Result<(Bench, Slab, Committed), String> {
+    let plan = &setup.stage.plan;
+    let mut trainer = (setup.trainer)(&setup.stage.node)?;
+    let mut outer = outer::build(&plan.outer, setup.layout.len());
+    let mut committed = Committed {
+        ended: 0,
+        round: 0,
+        hash: Hash::default(),
+        tally: (0, 0, 0),
+        accuracy: 0.0,
+        loss: 0.0,
+    };
+    let mut stored = None;
+    if let Some(loaded) = loaded {
+        let state: Vec<(&str, &[f32])> = loaded
+            .outer
+            .iter()
+            .map(|(name, elements)| (name.as_str(), elements.as_slice()))
+            .collect();
+        if loaded.model.is_some() {
+            outer.restore(&state).map_err(|error| error.to_string())?;
+        }
+        committed.ended = loaded.last.record.round;
+        committed.tally = loaded.last.tally;
+        committed.round = loaded.round;
+        committed.accuracy = loaded.accuracy;
+        committed.loss = loaded.loss;
+        stored = loaded.model;
+    }
+    let model = match stored {
+        Some(model) => model,
+        None => {
+            let mut initial = setup.pool.take(setup.layout.len());
+            trainer
+                .initialize(plan.seed, &mut initial)
+                .map_err(|error| error.to_string())?;
+            let evaluation = evaluate(trainer.as_mut(), &initial)?;
+            committed.accuracy = evaluation.accuracy;
+            committed.loss = evaluation.loss;
+            initial.freeze()
+        }
+    };
+    committed.hash = Hash::of(&model);
+    let bench = Bench {
+        trainer: Some(trainer),
+        outer: Arc::new(Mutex::new(outer)),
+        before: None,
+    };
+    Ok((bench, model, committed))
+}
+
+/// The outer step on the mean, and everything that is said of its result. Blocks.
+pub(super) fn compute(
+    setup: &Setup,
+    bench: &Mutex<Bench>,
+    mut mean: SlabMut,
+    model: &Slab,
+) -> Result<Computed, String> {
+    let mut bench = match bench.try_lock() {
+        Ok(bench) => bench,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => {
+            return Err("the evaluation of an earlier round has not ended yet".into());
+        }
+    };
+    bench.step(&mut mean)?;
+    let mut next = setup.pool.take(model.len());
+    for ((next, parameter), step) in next.iter_mut().zip(model.iter()).zip(mean.iter()) {
+        *next = parameter + step;
+    }
+    if !next.iter().all(|parameter| parameter.is_finite()) {
+        return Err(
+            "the outer step would make the model not finite; lower the outer learning rate".into(),
+        );
+    }
+    let mut trainer = match bench.trainer.take() {
+        Some(trainer) => trainer,
+        None => (setup.trainer)(&setup.stage.node)?,
+    };
+    let evaluation = evaluate(trainer.as_mut(), &next);
+    bench.trainer = Some(trainer);
+    let evaluation = evaluation?;
+    let outcome = Outcome {
+        hash: Hash::of(&next),
+        accuracy: evaluation.accuracy,
+        loss: evaluation.loss,
+    };
+    let weight_norm = norm(&next);
+    Ok(Computed {
+        step: mean.freeze(),
+        next: next.freeze(),
+        outcome,
+        weight_norm,
+    })
+}
+
+/// Evaluates; refuses numbers that no record could hold.
+fn evaluate(trainer: &mut dyn Trainer, model: &[f32]) -> Result<Evaluation, String> {
+    let evaluation = trainer
+        .evaluate(model)
+        .map_err(|error| format!("evaluation: {error}"))?;
+    let Evaluation { accuracy, loss } = evaluation;
+    if !(accuracy.is_finite() && loss.is_finite()) {
+        return Err(format!(
+            "evaluation: the trainer gave accuracy {accuracy} and loss {loss}, which must be finite"
+        ));
+    }
+    Ok(evaluation)
+}
+
+pub(super) fn norm(model: &[f32]) -> f64 {
+    model
+        .iter()
+        .map(|parameter| f64::from(*parameter) * f64::from(*parameter))
+        .sum::<f64>()
+        .sqrt()
+}
