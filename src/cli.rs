@@ -1,5 +1,21 @@
 //! The command line: one file a command, one exit code a kind of ending.
 
+/// `println!` for a reader that may go away: that is not our failure, and no reason to end a run.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stdout().lock(), $($text)*);
+    }};
+}
+
+/// `eprintln!`, likewise.
+macro_rules! complain {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr().lock(), $($text)*);
+    }};
+}
+
 mod certs;
 mod check;
 mod new;

@@ -159,8 +159,8 @@ fn unknown(what: String) -> IdentityError {
 
 fn print(event: &str, common: &Common, entry: &Entry) {
     match common.format {
-        Format::Text if event == "made" => println!("made {entry}"),
-        Format::Text => println!("{entry}"),
+        Format::Text if event == "made" => say!("made {entry}"),
+        Format::Text => say!("{entry}"),
         Format::Json => {
             let mut line = serde_json::json!({ "event": event });
             if let (Some(line), Ok(serde_json::Value::Object(entry))) =

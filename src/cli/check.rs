@@ -24,7 +24,7 @@ impl Check {
         };
         let explicit = topology::explicit(&plan);
         match common.format {
-            Format::Text => println!("{explicit}"),
+            Format::Text => say!("{explicit}"),
             Format::Json => print_line(&explicit.to_json()),
         }
         Exit::Done

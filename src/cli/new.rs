@@ -22,7 +22,7 @@ impl New {
             Ok(file) => {
                 let file = file.display().to_string();
                 match common.format {
-                    Format::Text => println!("made {file}; now: tombolo run {file}"),
+                    Format::Text => say!("made {file}; now: tombolo run {file}"),
                     Format::Json => {
                         print_line(&serde_json::json!({ "event": "made", "file": file }))
                     }

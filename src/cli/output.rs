@@ -1,6 +1,7 @@
 //! How a run is shown: JSON lines, or progress bars and a table.
 
 use std::io::{IsTerminal, Write};
+use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -10,6 +11,9 @@ use tombolo::FederationError;
 use tombolo::federation::{StateError, state_word};
 use tombolo_core::event::{Event, Finished, RoundRecord};
 
+/// How often the bar moves while nothing happens.
+const TICK: Duration = Duration::from_millis(125);
+
 /// Shows a run as it goes. In JSON the run's last word is the last line: whatever goes wrong behind it is said on standard error only.
 pub struct Display {
     format: Format,
@@ -17,7 +21,8 @@ pub struct Display {
     ended: bool,
     bar: ProgressBar,
     rows: Vec<RoundRecord>,
-    waiting: String,
+    reports: usize,
+    asked: Option<usize>,
 }
 
 impl Display {
@@ -29,15 +34,22 @@ impl Display {
         } else {
             ProgressBar::hidden()
         };
-        let style = ProgressStyle::with_template("{bar:30.cyan/dim} round {pos}/{len}  {msg}");
+        let style = ProgressStyle::with_template(
+            "{spinner} {bar:24.cyan/dim} {pos}/{len} rounds, {elapsed}  {wide_msg}",
+        );
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        if drawn {
+            bar.set_message("waiting for reports");
+            bar.enable_steady_tick(TICK);
+        }
         Display {
             format,
             everything: false,
             ended: false,
             bar,
             rows: Vec::new(),
-            waiting: String::new(),
+            reports: 0,
+            asked: None,
         }
     }
 
@@ -56,10 +68,13 @@ impl Display {
             }
             _ if self.everything => print_line(event),
             Event::Round(record) => self.on_round(record),
-            Event::RoundOpened { round, cohort, .. } => {
-                self.waiting = format!("0 of {} reports", cohort.len());
-                self.bar
-                    .set_message(format!("{} (round {round} is open)", self.last()));
+            Event::RoundOpened { cohort, .. } => {
+                (self.reports, self.asked) = (0, Some(cohort.len()));
+                self.bar.set_message(self.message());
+            }
+            Event::Reported { .. } => {
+                self.reports += 1;
+                self.bar.set_message(self.message());
             }
             Event::LinkRefused { node, peer, reason } => {
                 self.note(&format!("{node} cannot talk to {peer}: {reason}"));
@@ -81,21 +96,26 @@ impl Display {
     /// Says something between the bars; in JSON the events speak for themselves.
     pub fn note(&self, text: &str) {
         if self.format == Format::Text {
-            self.bar.suspend(|| eprintln!("{text}"));
+            self.bar.suspend(|| complain!("{text}"));
         }
     }
 
-    fn last(&self) -> String {
+    /// The last round, and how far the open one is.
+    fn message(&self) -> String {
+        let asked = self
+            .asked
+            .map_or_else(String::new, |asked| format!(" of {asked}"));
+        let open = format!("{}{asked} reports", self.reports);
         let Some(record) = self.rows.last() else {
-            return self.waiting.clone();
+            return open;
         };
         let late = if record.late.is_empty() {
             String::new()
         } else {
-            format!("  late: {}", names(&record.late))
+            format!(", late: {}", names(&record.late))
         };
         format!(
-            "accuracy {:.4}  loss {:.4}  {}{late}",
+            "accuracy {:.4}, loss {:.4}, {}{late}; next: {open}",
             record.accuracy,
             record.loss,
             bytes(record.bytes)
@@ -108,7 +128,7 @@ impl Display {
             return print_line(&Event::Round(record.clone()));
         }
         self.bar.set_position(record.round);
-        self.bar.set_message(self.last());
+        self.bar.set_message(self.message());
         if self.bar.is_hidden() {
             let late = if record.late.is_empty() {
                 String::new()
@@ -120,7 +140,7 @@ impl Display {
             } else {
                 format!(" ({})", record.reason)
             };
-            println!(
+            say!(
                 "round {:>3} {}{why}: accuracy {:.4}, loss {:.4}, {}{late}",
                 record.round,
                 state_word(record.state),
@@ -148,8 +168,26 @@ impl Display {
         if self.everything || self.format == Format::Json {
             return self.say_last_word(&Event::Finished(finished.clone()));
         }
+        if !self.rows.is_empty() && std::io::stdout().is_terminal() {
+            say!("{}", self.table());
+        }
+        say!(
+            "{} rounds: {} committed, {} degraded, {} aborted; accuracy {:.4}, loss {:.4}; model {}; {:.1} s",
+            finished.rounds,
+            finished.committed,
+            finished.degraded,
+            finished.aborted,
+            finished.accuracy,
+            finished.loss,
+            &finished.model_hash.to_string()[..16],
+            finished.wall_s,
+        );
+    }
+
+    /// The rounds, one a line.
+    fn table(&self) -> Table {
         let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+        table.load_style(presets::NOTHING);
         table.set_header([
             "round",
             "state",
@@ -177,18 +215,7 @@ impl Display {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
-        println!("{table}");
-        println!(
-            "{} rounds: {} committed, {} degraded, {} aborted; accuracy {:.4}, loss {:.4}; model {}; {:.1} s",
-            finished.rounds,
-            finished.committed,
-            finished.degraded,
-            finished.aborted,
-            finished.accuracy,
-            finished.loss,
-            &finished.model_hash.to_string()[..16],
-            finished.wall_s,
-        );
+        table
     }
 }
 
@@ -220,10 +247,10 @@ pub fn refuse(common: &Common, error: FederationError) -> Exit {
     let exit = match &error {
         FederationError::Topology(diagnosis) => {
             match common.format {
-                Format::Json => println!("{}", diagnosis.to_json_lines().trim_end()),
+                Format::Json => say!("{}", diagnosis.to_json_lines().trim_end()),
                 Format::Text => {
                     if let FederationError::Topology(diagnosis) = error {
-                        eprintln!("{:?}", miette::Report::new_boxed(diagnosis));
+                        complain!("{:?}", miette::Report::new_boxed(diagnosis));
                     }
                 }
             }
@@ -247,15 +274,24 @@ pub fn fail(common: &Common, message: &str) {
 
 /// Prints an error on standard error only: behind the last line of JSON.
 pub fn complain(message: &str) {
-    eprintln!("error: {message}");
+    complain!("error: {message}");
 }
 
 /// The exit code of a run whose last word has been printed.
 pub fn judge(finished: &Finished) -> Exit {
     let reason = finished.reason.as_str();
     match reason {
-        "interrupted" => return Exit::Interrupted,
-        "terminated" => return Exit::Terminated,
+        "interrupted" | "terminated" => {
+            let rounds = finished.rounds;
+            complain(&format!(
+                "{reason} after round {rounds}; what is committed is kept: --resume goes on with it"
+            ));
+            return if reason == "interrupted" {
+                Exit::Interrupted
+            } else {
+                Exit::Terminated
+            };
+        }
         "" => {}
         reason => complain(reason),
     }

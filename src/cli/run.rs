@@ -110,7 +110,7 @@ pub async fn follow(
                 "nodes": nodes,
                 "reason": reason,
             })),
-            (Format::Text, "") => println!("the run is over"),
+            (Format::Text, "") => say!("the run is over"),
             (Format::Text, _) => {}
         }
     } else {

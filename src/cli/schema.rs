@@ -12,7 +12,7 @@ pub struct Schema {}
 impl Schema {
     /// Prints the schema.
     pub fn run(&self) -> Exit {
-        println!("{:#}", topology::schema());
+        say!("{:#}", topology::schema());
         Exit::Done
     }
 }

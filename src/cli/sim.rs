@@ -53,7 +53,7 @@ impl Sim {
         match common.format {
             Format::Text => {
                 display.finish(&report.finished);
-                println!(
+                say!(
                     "virtual time {:.1} s; trace {trace}; {} violations",
                     report.virtual_time.as_secs_f64(),
                     report.violations.len()

@@ -70,7 +70,7 @@ fn show(common: &Common, status: &Found) {
         }
         return print_line(&line);
     }
-    println!("{}: process {}", status.federation, status.process);
+    say!("{}: process {}", status.federation, status.process);
     let rounds = &status.rounds;
     let open = rounds.open.as_ref().map(ToString::to_string);
     let accuracy = rounds
@@ -85,12 +85,12 @@ fn show(common: &Common, status: &Found) {
         accuracy,
     ];
     let words: Vec<String> = words.into_iter().flatten().collect();
-    println!("{}", words.join("; "));
+    say!("{}", words.join("; "));
     let actors = status.actors.iter();
     let actors: Vec<String> = actors
         .map(|(name, count)| format!("{count} {name}"))
         .collect();
-    println!("actors: {}", actors.join(", "));
+    say!("actors: {}", actors.join(", "));
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header([
@@ -134,5 +134,5 @@ fn show(common: &Common, status: &Found) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    println!("{table}");
+    say!("{table}");
 }

@@ -96,9 +96,10 @@ impl Fault {
                 )));
             }
             Fault::Panic(node, actor) => {
-                let everywhere = Crew::ACTORS.contains(&actor.as_str());
-                let coordinates = Crew::COORDINATORS_ACTORS.contains(&actor.as_str());
-                if !everywhere && !(coordinates && plan.coordinator.as_str() == node) {
+                let has = |actors: &[&str]| actors.contains(&actor.as_str());
+                let coordinates = plan.coordinator.as_str() == node;
+                let there = has(&Crew::ACTORS) || coordinates && has(&Crew::COORDINATORS_ACTORS);
+                if !there {
                     return Err(SimulationError::Fault(format!(
                         "{node} has no actor {actor:?}: expected one of {:?}, or at the coordinator {:?}",
                         Crew::ACTORS,
