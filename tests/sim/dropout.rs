@@ -168,3 +168,17 @@ fn a_panic_of_any_actor_in_mid_round_costs_nothing() {
         }
     }
 }
+
+/// A coordinator that is given up ends the run with a reason, as in the real world.
+#[test]
+fn a_coordinator_that_panics_too_often_ends_the_run() {
+    let panics = tombolo_actors::shell::RESTARTS_MAX as u64 + 1;
+    let endless = COAST.replace("rounds = 12", "rounds = 90000");
+    let endless = Simulation::from_toml(&endless).unwrap().limit(secs(120));
+    let simulation = (1..=panics).fold(endless, |simulation, count| {
+        simulation.at(millis(2100 * count), panic("hq/gate", "Coordinator"))
+    });
+    let report = simulation.run().unwrap();
+    let reason = &report.finished.reason;
+    assert!(reason.contains("coordinator failed too often"), "{reason}");
+}
