@@ -2,6 +2,8 @@
 //!
 //! [`Federation`] is the builder, [`Running`] the federation while it runs, [`Report`] what came of it.
 
+mod ledger;
+mod plugins;
 mod recorder;
 mod report;
 mod running;
@@ -14,8 +16,8 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast;
 
-use tombolo_actors::aggregate::{Rule, Weigh};
-use tombolo_actors::crew::{Crew, Kit, RuleFactory};
+use tombolo_actors::aggregate::Weigh;
+use tombolo_actors::crew::{Crew, Kit};
 use tombolo_actors::shell::{Census, Stage};
 use tombolo_core::aggregate::Aggregator;
 use tombolo_core::event::{Event, RoundState};
@@ -27,11 +29,12 @@ use tombolo_fabric::{VerbsProvider, shm::Shm};
 
 use crate::control::{Control, History, Sources};
 use crate::identity::{NodeIdentity, pki};
-use crate::learn::DigitsTrainer;
 use crate::topology::{self, Diagnosis, Options};
 use crate::world::{World, WorldOptions};
 use tombolo_actors::identity::IdentityError;
 
+pub use ledger::Ledger;
+pub(crate) use plugins::Plugins;
 pub use recorder::Recorder;
 pub use report::Report;
 pub use running::{Interrupt, Running};
@@ -87,9 +90,6 @@ impl From<Diagnosis> for FederationError {
     }
 }
 
-/// Makes a user's trainers.
-pub(crate) type UserTrainer = Arc<dyn Fn(&NodeId) -> Box<dyn Trainer> + Send + Sync>;
-
 /// Builds a federation from a topology.
 ///
 /// ```no_run
@@ -102,9 +102,9 @@ pub(crate) type UserTrainer = Arc<dyn Fn(&NodeId) -> Box<dyn Trainer> + Send + S
 pub struct Federation {
     source: Source,
     plan: Plan,
-    trainer: Option<UserTrainer>,
-    rules: BTreeMap<String, RuleFactory>,
+    plugins: Plugins,
     resume: bool,
+    emulate: bool,
 }
 
 /// Where a topology comes from.
@@ -176,9 +176,9 @@ impl Federation {
         Ok(Federation {
             source,
             plan,
-            trainer: None,
-            rules: BTreeMap::new(),
+            plugins: Plugins::default(),
             resume: false,
+            emulate: false,
         })
     }
 
@@ -193,7 +193,7 @@ impl Federation {
         mut self,
         make: impl Fn(&NodeId) -> T + Send + Sync + 'static,
     ) -> Self {
-        self.trainer = Some(Arc::new(move |node| Box::new(make(node))));
+        self.plugins.trainer(make);
         self
     }
 
@@ -204,10 +204,7 @@ impl Federation {
         name: &str,
         make: impl Fn() -> A + Send + Sync + 'static,
     ) -> Self {
-        self.rules.insert(
-            name.to_owned(),
-            Arc::new(move || Rule::Trait(Box::new(make()))),
-        );
+        self.plugins.aggregator(name, make);
         self
     }
 
@@ -219,8 +216,7 @@ impl Federation {
         name: &str,
         start: impl Fn() -> actix::Recipient<Weigh> + Send + Sync + 'static,
     ) -> Self {
-        self.rules
-            .insert(name.to_owned(), Arc::new(move || Rule::Actor(start())));
+        self.plugins.aggregator_actor(name, start);
         self
     }
 
@@ -238,11 +234,19 @@ impl Federation {
         self
     }
 
-    /// Starts every node in this process, making a development PKI if there is none.
+    /// Emulates the topology's paths for a single node, too: for one process of a federation that runs on one machine.
+    #[must_use]
+    pub fn emulate(mut self, emulate: bool) -> Self {
+        self.emulate = emulate;
+        self
+    }
+
+    /// Starts every node in this process, its paths emulated as the topology says, making a development PKI if there is none.
     ///
     /// # Errors
     /// See [`FederationError`]; nothing has joined then.
-    pub async fn spawn(self) -> Result<Running, FederationError> {
+    pub async fn spawn(mut self) -> Result<Running, FederationError> {
+        self.emulate = true;
         let nodes = self.plan.nodes().map(|node| node.id.clone()).collect();
         self.make_pki()?;
         self.start(nodes)
@@ -282,8 +286,7 @@ impl Federation {
 
     /// Only at the start it is known which rules are registered; one that is not can then be shown in its place in the file.
     fn check_rules(&self) -> Result<(), FederationError> {
-        let registered = self.rules.keys().cloned().collect();
-        self.source.load(&Options { registered })?;
+        self.source.load(&self.plugins.options())?;
         Ok(())
     }
 
@@ -304,8 +307,8 @@ impl Federation {
             identities.insert(node.clone(), identity);
         }
         check_ports(&plan, &nodes)?;
-        let make_trainer = trainer_factory(plan.clone(), self.trainer);
-        let rule = rule_factory(&plan, &self.rules);
+        let make_trainer = self.plugins.trainer_factory(plan.clone());
+        let rule = self.plugins.rule_factory(&plan);
         let first = nodes.iter().next().expect("at least one node is started");
         let trainer = make_trainer(first).map_err(|reason| FederationError::Trainer {
             node: first.clone(),
@@ -319,7 +322,11 @@ impl Federation {
         } else {
             None
         };
-        let world = World::new(WorldOptions::from(plan.as_ref())).map_err(machine)?;
+        let mut options = WorldOptions::from(plan.as_ref());
+        if self.emulate {
+            options.links.clone_from(&plan.links);
+        }
+        let world = World::new(options).map_err(machine)?;
         let provider = Shm::new(plan.checkpoint.folder.join("run").join("fabric"));
 
         let (events, _) = broadcast::channel(EVENTS_KEPT);
@@ -328,20 +335,21 @@ impl Federation {
             .transpose()
             .map_err(machine)?;
         let history = Arc::new(History::new(plan.rounds));
+        let ledger = Arc::new(Ledger::default());
         let sink = {
             let (events, lines) = (events.clone(), recorder.as_ref().map(Recorder::sender));
-            let history = history.clone();
+            let (history, ledger) = (history.clone(), ledger.clone());
             Arc::new(move |event: Event| {
                 tracing::debug!(?event);
                 history.record(&event);
                 if let Some(lines) = &lines {
                     lines.record(&event);
                 }
+                ledger.record(&event);
                 // Nobody listening is no error.
                 let _ = events.send(event);
             })
         };
-        let listener = events.subscribe();
         let census = Census::default();
         let mut crews = BTreeMap::new();
         // Each takes its node's folder for this process; only then nobody else can be that node.
@@ -385,7 +393,7 @@ impl Federation {
             plan: plan.clone(),
             crews,
             events,
-            listener,
+            ledger,
             census,
             _control: control,
             world,
@@ -423,32 +431,6 @@ fn folder_events(plan: &Plan) -> PathBuf {
 
 fn unix_now() -> u64 {
     crate::world::unix_now()
-}
-
-/// The built-in trainers, or the user's.
-pub(crate) fn trainer_factory(
-    plan: Arc<Plan>,
-    user: Option<UserTrainer>,
-) -> tombolo_actors::coordinator::TrainerFactory {
-    match user {
-        Some(user) => Arc::new(move |node| Ok(user(node))),
-        None => Arc::new(move |node| {
-            let trainer = DigitsTrainer::new(&plan, node).map_err(|error| error.to_string())?;
-            Ok(Box::new(trainer))
-        }),
-    }
-}
-
-/// The registered rule of the plan, or the built-in one.
-pub(crate) fn rule_factory(plan: &Plan, rules: &BTreeMap<String, RuleFactory>) -> RuleFactory {
-    if let Some(rule) = rules.get(&plan.aggregator.kind) {
-        return rule.clone();
-    }
-    let settings = plan.aggregator.clone();
-    Arc::new(move || {
-        let rule = tombolo_core::aggregate::build(&settings);
-        Rule::Trait(rule.expect("the topology was checked for unknown rules"))
-    })
 }
 
 /// A word for a state, as tables show it.

@@ -46,9 +46,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
-use tombolo_actors::aggregate::{Rule, Weigh};
+use tombolo_actors::aggregate::Weigh;
 use tombolo_actors::coordinator::TrainerFactory;
 use tombolo_actors::crew::{Crew, Kit, RuleFactory};
 use tombolo_actors::identity::IdentityError;
@@ -63,7 +61,7 @@ use tombolo_core::trainer::Trainer;
 use tombolo_fabric::VerbsProvider;
 use tombolo_fabric::memory::Memory;
 
-use crate::federation::{Source, rule_factory, trainer_factory};
+use crate::federation::{Ledger, Plugins, Source};
 use crate::identity::NodeIdentity;
 use crate::sim::{SimError, SimWorld};
 use crate::topology::{self, Diagnosis, Options};
@@ -130,8 +128,7 @@ pub struct Simulation {
     plan: Plan,
     seed: u64,
     faults: Vec<(Duration, Fault)>,
-    trainer: Option<crate::federation::UserTrainer>,
-    rules: BTreeMap<String, RuleFactory>,
+    plugins: Plugins,
     limit: Duration,
 }
 
@@ -162,8 +159,7 @@ impl Simulation {
             plan,
             seed,
             faults: Vec::new(),
-            trainer: None,
-            rules: BTreeMap::new(),
+            plugins: Plugins::default(),
             limit: LIMIT,
         })
     }
@@ -196,7 +192,7 @@ impl Simulation {
         mut self,
         make: impl Fn(&NodeId) -> T + Send + Sync + 'static,
     ) -> Self {
-        self.trainer = Some(Arc::new(move |node| Box::new(make(node))));
+        self.plugins.trainer(make);
         self
     }
 
@@ -207,10 +203,7 @@ impl Simulation {
         name: &str,
         make: impl Fn() -> A + Send + Sync + 'static,
     ) -> Self {
-        self.rules.insert(
-            name.to_owned(),
-            Arc::new(move || Rule::Trait(Box::new(make()))),
-        );
+        self.plugins.aggregator(name, make);
         self
     }
 
@@ -221,8 +214,7 @@ impl Simulation {
         name: &str,
         start: impl Fn() -> actix::Recipient<Weigh> + Send + Sync + 'static,
     ) -> Self {
-        self.rules
-            .insert(name.to_owned(), Arc::new(move || Rule::Actor(start())));
+        self.plugins.aggregator_actor(name, start);
         self
     }
 
@@ -244,13 +236,12 @@ impl Simulation {
     /// See [`SimulationError`]. A run that ends with a reason of its own (quorum never met, for instance) is no error: see
     /// [`SimulationReport::finished`].
     pub fn run(self) -> Result<SimulationReport, SimulationError> {
-        let registered = self.rules.keys().cloned().collect();
-        self.source.load(&Options { registered })?;
+        self.source.load(&self.plugins.options())?;
         for (_, fault) in &self.faults {
             fault.check(&self.plan)?;
         }
         let plan = Arc::new(self.plan);
-        let trainer = trainer_factory(plan.clone(), self.trainer);
+        let trainer = self.plugins.trainer_factory(plan.clone());
         let first = plan.coordinator.clone();
         let made = trainer(&first).map_err(|reason| SimulationError::Trainer {
             node: first,
@@ -260,7 +251,7 @@ impl Simulation {
         drop(made);
         let stage = Arc::new(Theatre {
             configuration: Hash(topology::config_hash(&plan)),
-            rule: rule_factory(&plan, &self.rules),
+            rule: self.plugins.rule_factory(&plan),
             seed: self.seed,
             memory: Memory::new(),
             census: Census::default(),
@@ -284,16 +275,9 @@ impl Simulation {
                 .unwrap_or_else(PoisonError::into_inner),
         );
         let violations = check::violations(&stage.plan, &events);
-        let rounds = events
-            .iter()
-            .filter_map(|(_, event)| match event {
-                Event::Round(record) => Some(record.clone()),
-                _ => None,
-            })
-            .collect();
         Ok(SimulationReport {
             finished,
-            rounds,
+            rounds: stage.record.ledger.rounds_from(0),
             trace_hash: trace_hash(world.trace_hash(), &events),
             virtual_time: Duration::from_micros(world.now().0),
             violations,
@@ -344,8 +328,7 @@ impl SimulationReport {
 #[derive(Default)]
 struct Record {
     events: Mutex<Vec<(Micros, Event)>>,
-    finished: Mutex<Option<Finished>>,
-    changed: Notify,
+    ledger: Ledger,
 }
 
 /// What all nodes of a simulation share.
@@ -378,13 +361,7 @@ impl Theatre {
         let sink = {
             let (record, env) = (self.record.clone(), env.clone());
             Arc::new(move |event: Event| {
-                if let Event::Finished(finished) = &event {
-                    *record
-                        .finished
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner) = Some(finished.clone());
-                    record.changed.notify_one();
-                }
+                record.ledger.record(&event);
                 record
                     .events
                     .lock()
@@ -426,32 +403,17 @@ impl Theatre {
             let crew = self.start(world, &node.id)?;
             crews.borrow_mut().insert(node.id.clone(), crew);
         }
-        let mut faults = faults.into_iter();
-        let mut next = faults.next();
-        loop {
-            let finished = self
-                .record
-                .finished
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
-            if let Some(finished) = finished {
-                self.leave(world, &crews).await;
-                return Ok(finished);
-            }
-            let Some((at, fault)) = &next else {
-                self.record.changed.notified().await;
-                continue;
-            };
-            let wait = (Micros::default() + *at).since(world.now());
+        for (at, fault) in faults {
+            let wait = (Micros::default() + at).since(world.now());
             tokio::select! {
                 biased;
-                () = self.record.changed.notified() => continue,
-                () = world.sleep(wait) => {}
+                _ = self.record.ledger.finished() => break,
+                () = world.sleep(wait) => self.inflict(world, &crews, &fault)?,
             }
-            self.inflict(world, &crews, fault)?;
-            next = faults.next();
         }
+        let finished = self.record.ledger.finished().await;
+        self.leave(world, &crews).await;
+        Ok(finished)
     }
 
     fn inflict(

@@ -61,12 +61,13 @@ pub struct WorldOptions {
     pub seed: u64,
 }
 
+/// As for a real deployment: no path is emulated.
 impl From<&Plan> for WorldOptions {
     fn from(plan: &Plan) -> Self {
         WorldOptions {
             state: plan.checkpoint.folder.clone(),
             nodes: plan.nodes().cloned().collect(),
-            links: plan.links.clone(),
+            links: Vec::new(),
             seed: plan.seed,
         }
     }
@@ -95,6 +96,7 @@ struct Shared {
 struct Node {
     /// Kept from life to life: offloaded work of the last one may still hold them.
     files: Arc<FolderFiles>,
+    lives: u64,
     env: Option<Arc<WorldEnv>>,
 }
 
@@ -180,18 +182,18 @@ impl World {
         if let Some(Node { env: Some(env), .. }) = nodes.get(node) {
             return Ok(env.clone());
         }
-        let files = match nodes.get(node) {
-            Some(node) => node.files.clone(),
+        let (files, lives) = match nodes.get(node) {
+            Some(node) => (node.files.clone(), node.lives + 1),
             None => {
                 let name = format!("{}.{}", node.domain(), node.name());
-                Arc::new(FolderFiles::open(
-                    &self.shared.state.join("nodes").join(name),
-                )?)
+                let folder = self.shared.state.join("nodes").join(name);
+                (Arc::new(FolderFiles::open(&folder)?), 1)
             }
         };
         let env = Arc::new(WorldEnv {
             shared: self.shared.clone(),
             node: node.clone(),
+            life: lives,
             reset_key: reset_key(&files)?,
             files: files.clone(),
             gateway: run_scope(&self.shared.gateway)?,
@@ -201,6 +203,7 @@ impl World {
             node.clone(),
             Node {
                 files,
+                lives,
                 env: Some(env.clone()),
             },
         );
@@ -281,6 +284,8 @@ fn reset_key(files: &FolderFiles) -> io::Result<[u8; 64]> {
 struct WorldEnv {
     shared: Arc<Shared>,
     node: NodeId,
+    /// Counted from 1: what one life draws, the next must not draw again.
+    life: u64,
     reset_key: [u8; 64],
     files: Arc<FolderFiles>,
     gateway: Scope,
@@ -308,7 +313,8 @@ impl Env for WorldEnv {
     }
 
     fn rng(&self, purpose: &str) -> Rng {
-        let labels = [self.node.as_str().as_bytes(), purpose.as_bytes()];
+        let life = self.life.to_le_bytes();
+        let labels = [self.node.as_str().as_bytes(), &life, purpose.as_bytes()];
         Rng::derive(self.shared.entropy, &labels)
     }
 

@@ -40,7 +40,7 @@ impl Node {
             }
         }
         let federation = match open(common, &self.file, self.resume) {
-            Ok(federation) => federation,
+            Ok(federation) => federation.emulate(self.child_of.is_some()),
             Err(error) => return refuse(common, error),
         };
         let runtime = match runtime() {

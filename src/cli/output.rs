@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Common, Exit, Format};
 use tombolo::FederationError;
-use tombolo::federation::{StateError, state_word};
+use tombolo::federation::{Ledger, StateError, state_word};
 use tombolo_core::event::{Event, Finished, RoundRecord};
 
 /// How often the bar moves while nothing happens.
@@ -19,6 +19,7 @@ pub struct Display {
     format: Format,
     everything: bool,
     ended: bool,
+    shown: usize,
     bar: ProgressBar,
     rows: Vec<RoundRecord>,
     reports: usize,
@@ -46,6 +47,7 @@ impl Display {
             format,
             everything: false,
             ended: false,
+            shown: 0,
             bar,
             rows: Vec::new(),
             reports: 0,
@@ -62,6 +64,9 @@ impl Display {
 
     /// Takes an event.
     pub fn on_event(&mut self, event: &Event) {
+        if let Event::Round(_) = event {
+            self.shown += 1;
+        }
         match event {
             Event::Finished(_) if self.everything || self.format == Format::Json => {
                 self.say_last_word(event);
@@ -90,6 +95,13 @@ impl Display {
                 actor, key, reason, ..
             } => self.note(&format!("{actor} of {key} was rebuilt: {reason}")),
             _ => {}
+        }
+    }
+
+    /// Shows the rounds that ended and were not shown yet, whatever became of their events.
+    pub fn catch_up(&mut self, ledger: &Ledger) {
+        for record in ledger.rounds_from(self.shown) {
+            self.on_event(&Event::Round(record));
         }
     }
 
@@ -302,5 +314,45 @@ pub fn judge(finished: &Finished) -> Exit {
         Exit::Done
     } else {
         Exit::Failed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tombolo_core::event::RoundState;
+
+    /// A display that misses events for a while shows each round once all the same.
+    #[test]
+    fn every_round_is_shown_once_whatever_became_of_its_event() {
+        let ledger = Ledger::default();
+        let mut display = Display::new(Format::Text, 4);
+        for round in 1..=4 {
+            let event = Event::Round(RoundRecord {
+                round,
+                epoch: 0,
+                state: RoundState::Committed,
+                reason: String::new(),
+                counted: Vec::new(),
+                late: Vec::new(),
+                refused: Vec::new(),
+                accuracy: 0.0,
+                loss: 0.0,
+                weight_norm: 0.0,
+                bytes: 0,
+                bytes_down: 0,
+                bytes_up: 0,
+                model_hash: Default::default(),
+                elapsed_s: 0.0,
+            });
+            ledger.record(&event);
+            // The events of rounds 2 and 3 are lost.
+            if round != 2 && round != 3 {
+                display.catch_up(&ledger);
+            }
+        }
+        display.catch_up(&ledger);
+        let shown: Vec<_> = display.rows.iter().map(|record| record.round).collect();
+        assert_eq!(shown, [1, 2, 3, 4]);
     }
 }

@@ -27,6 +27,9 @@ use tombolo_core::ids::NodeId;
 /// How long nodes may take to leave once the coordinator's process has ended, before they are told to; and again, before they are killed.
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
 
+/// Signals that may wait for the task that owns a process: more than are ever sent to one.
+const SIGNALS_MAX: usize = 16;
+
 /// Runs a federation as processes to its end.
 pub async fn run(common: &Common, file: &Path, federation: &Federation, resume: bool) -> Exit {
     if let Err(error) = federation.prepare() {
@@ -48,7 +51,7 @@ struct Family<'a> {
     display: Display,
     finished: Option<Finished>,
     /// By node: hands signals to the task that owns the process.
-    children: Vec<(NodeId, mpsc::UnboundedSender<Signal>)>,
+    children: Vec<(NodeId, mpsc::Sender<Signal>)>,
     exits: JoinSet<(NodeId, io::Result<ExitStatus>)>,
     lines: Option<Lines<BufReader<ChildStdout>>>,
 }
@@ -108,7 +111,7 @@ impl<'a> Family<'a> {
             if let Some(out) = child.stdout.take() {
                 family.lines = Some(BufReader::new(out).lines());
             }
-            let (sender, signals) = mpsc::unbounded_channel();
+            let (sender, signals) = mpsc::channel(SIGNALS_MAX);
             family.exits.spawn(own(node.id.clone(), child, signals));
             family.children.push((node.id.clone(), sender));
         }
@@ -187,8 +190,8 @@ impl<'a> Family<'a> {
     fn tell(&self, signal: Signal, whom: impl Fn(&NodeId) -> bool) {
         for (node, child) in &self.children {
             if whom(node) {
-                // A child that has ended needs no signal.
-                let _ = child.send(signal);
+                // A child that has ended needs no signal, and one for which so many wait has been told.
+                let _ = child.try_send(signal);
             }
         }
     }
@@ -260,7 +263,7 @@ impl<'a> Family<'a> {
 async fn own(
     node: NodeId,
     mut child: Child,
-    mut signals: mpsc::UnboundedReceiver<Signal>,
+    mut signals: mpsc::Receiver<Signal>,
 ) -> (NodeId, io::Result<ExitStatus>) {
     loop {
         tokio::select! {

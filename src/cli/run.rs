@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
 use super::output::{Display, complain, judge, print_line, refuse};
 use super::signals::Signals;
 use super::{Common, Exit, Format, processes, runtime};
 use tombolo::{Federation, FederationError, Running};
+use tombolo_core::event::Event;
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]
@@ -74,7 +75,7 @@ pub async fn follow(
 ) -> Exit {
     let hosts_coordinator = running.hosts_coordinator();
     let mut display = Display::new(common.format, rounds).everything(everything);
-    let mut events = running.events();
+    let (mut events, ledger) = (running.events(), running.ledger());
     let nodes: Vec<_> = running.nodes().cloned().collect();
     let result = {
         let run = running.run_until(signals.next());
@@ -83,16 +84,21 @@ pub async fn follow(
             tokio::select! {
                 biased;
                 event = events.recv() => match event {
+                    Ok(Event::Round(_)) | Err(RecvError::Lagged(_)) => display.catch_up(&ledger),
                     Ok(event) => display.on_event(&event),
-                    Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => break run.as_mut().await,
                 },
                 result = &mut run => break result,
             }
         }
     };
-    while let Ok(event) = events.try_recv() {
-        display.on_event(&event);
+    display.catch_up(&ledger);
+    loop {
+        match events.try_recv() {
+            Ok(Event::Round(_)) | Err(TryRecvError::Lagged(_)) => {}
+            Ok(event) => display.on_event(&event),
+            Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+        }
     }
     let report = match result {
         Ok(report) => report,

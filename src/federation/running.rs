@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::broadcast;
 
-use super::{FederationError, Recorder, Report, StateFolder};
+use super::{FederationError, Ledger, Recorder, Report, StateFolder};
 use crate::control::Control;
 use crate::world::World;
 use tombolo_actors::crew::Crew;
@@ -15,7 +15,6 @@ use tombolo_core::coordinator::Message as CoordinatorMessage;
 use tombolo_core::event::{Event, Finished};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
-use tombolo_core::tensor::Hash;
 
 /// How long nodes may take to hear that the run is over.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
@@ -31,7 +30,7 @@ pub struct Running {
     pub(super) plan: Arc<Plan>,
     pub(super) crews: BTreeMap<NodeId, Crew>,
     pub(super) events: broadcast::Sender<Event>,
-    pub(super) listener: broadcast::Receiver<Event>,
+    pub(super) ledger: Arc<Ledger>,
     pub(super) census: Census,
     pub(super) _control: Control,
     pub(super) world: World,
@@ -74,7 +73,12 @@ impl Running {
         &self.census
     }
 
-    /// Past facts from now on, as they happen.
+    /// The rounds that ended, and the last word.
+    pub fn ledger(&self) -> Arc<Ledger> {
+        self.ledger.clone()
+    }
+
+    /// Past facts from now on, as they happen. A listener that falls far behind misses some, but none of the [`Ledger`]'s.
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.events.subscribe()
     }
@@ -112,7 +116,7 @@ impl Running {
         interrupt: impl Future<Output = Interrupt>,
     ) -> Result<Report, FederationError> {
         let mut interrupt = std::pin::pin!(interrupt);
-        let mut rounds = Vec::new();
+        let ledger = self.ledger.clone();
         let mut stopping = false;
         let mut left: Vec<_> = self.crews.values().map(|crew| crew.left.clone()).collect();
         let hosts_coordinator = self.hosts_coordinator();
@@ -131,29 +135,19 @@ impl Running {
             };
             tokio::select! {
                 biased;
-                event = self.listener.recv() => match event {
-                    Ok(Event::Round(record)) => rounds.push(record),
-                    Ok(Event::Finished(finished)) => break finished,
-                    // Nobody is left who could say the last word.
-                    Ok(Event::ActorGivenUp { actor, reason, .. }) if actor == "Coordinator" => {
-                        break departed(format!("the coordinator failed too often: {reason}"));
-                    }
-                    Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
-                    Err(broadcast::error::RecvError::Closed) => {
-                        return Err(FederationError::Machine("the federation ended without a last word".into()));
-                    }
-                },
-                reason = gone => break departed(reason),
+                finished = ledger.finished() => break finished,
+                reason = gone => break Finished::without_rounds(reason),
                 why = &mut interrupt, if !stopping => {
                     stopping = true;
                     if !hosts_coordinator {
                         let reason = if why == Interrupt::Interrupted { "interrupted" } else { "terminated" };
-                        break departed(reason.to_owned());
+                        break Finished::without_rounds(reason.to_owned());
                     }
                     self.stop(why);
                 }
             }
         };
+        let rounds = ledger.rounds_from(0);
         let report = Report { finished, rounds };
         let patience = match (stopping, hosts_coordinator) {
             (false, _) => LEAVE_LIMIT,
@@ -194,17 +188,40 @@ impl Running {
     }
 }
 
-/// The last word of a process without the coordinator.
-fn departed(reason: String) -> Finished {
-    Finished {
-        rounds: 0,
-        committed: 0,
-        degraded: 0,
-        aborted: 0,
-        accuracy: 0.0,
-        loss: 0.0,
-        model_hash: Hash::default(),
-        reason,
-        wall_s: 0.0,
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Federation;
+
+    const SMALL: &str = r#"
+        [federation]
+        name = "small"
+        rounds = 3
+        sync_every = 1
+        [model]
+        trainer = "digits-softmax"
+        [[domain]]
+        name = "hq"
+        nodes = ["gate"]
+        [[domain]]
+        name = "plant"
+        nodes = ["gate"]
+    "#;
+
+    /// However many events come between, the report has every round and the run its end.
+    #[tokio::test]
+    async fn no_round_is_lost_to_a_flood_of_events() {
+        let folder = tempfile::tempdir().unwrap();
+        let federation = Federation::from_toml(SMALL, folder.path()).unwrap();
+        let running = federation.state(folder.path()).spawn().await.unwrap();
+        running.ledger().finished().await;
+        for round in 0..=super::super::EVENTS_KEPT as u64 {
+            // Whether anybody listens does not matter.
+            let _ = running.events.send(Event::QuorumReached { round });
+        }
+        let report = running.run().await.unwrap();
+        let rounds: Vec<_> = report.rounds.iter().map(|record| record.round).collect();
+        assert_eq!(rounds, [1, 2, 3]);
+        assert_eq!(report.finished.committed + report.finished.degraded, 3);
     }
 }

@@ -8,8 +8,8 @@ mod training;
 
 use super::DOMAINS_MAX;
 
-/// Most rounds of one run.
-const ROUNDS_MAX: u64 = 1_000_000;
+/// Most rounds of one run: six digits, since the names of commits and states on disk sort by them.
+const ROUNDS_MAX: u64 = 999_999;
 
 /// TOML whole numbers are signed.
 const SEED_MAX: u64 = i64::MAX as u64;

@@ -11,7 +11,7 @@ use crate::fixture::{Workspace, pinned};
 /// "Waiting for nodes is never silent: status shows have / need / time left." flower#4147, FLIP#992
 #[test]
 fn status_shows_what_runs() {
-    let workspace = Workspace::new(&pinned(1_000_000));
+    let workspace = Workspace::new(&pinned(999_999));
     let nothing = workspace.run("status topology.toml").expect(1);
     let full = workspace.path().join("state").display().to_string();
     assert!(
@@ -47,7 +47,7 @@ fn status_shows_what_runs() {
     assert!(links.iter().all(|link| link["state"] == "up"), "{links:#?}");
     assert_eq!(status["actors"]["Link"], 22);
     assert_eq!(status["actors"]["Coordinator"], 1);
-    assert_eq!(status["rounds"]["planned"], 1_000_000);
+    assert_eq!(status["rounds"]["planned"], 999_999);
     assert!(status["rounds"]["ended"].as_u64().unwrap() >= 2);
     assert!(status["rounds"]["accuracy"].as_f64().unwrap() > 0.5);
 
@@ -57,7 +57,7 @@ fn status_shows_what_runs() {
         .lines
         .join("\n");
     assert!(
-        text.contains("of 1000000 rounds done; accuracy 0."),
+        text.contains("of 999999 rounds done; accuracy 0."),
         "{text}"
     );
     assert!(
@@ -100,7 +100,7 @@ fn a_node_alone_shows_what_it_waits_for() {
 
 #[test]
 fn the_socket_is_its_owners_and_refuses_what_it_does_not_know() {
-    let workspace = Workspace::new(&pinned(1_000_000));
+    let workspace = Workspace::new(&pinned(999_999));
     let mut run = workspace.start("run topology.toml");
     run.until_rounds(1);
     let path = workspace.path().join("state/run/control-hq.a.sock");

@@ -183,3 +183,29 @@ fn another_layout_at_one_node_is_refused_naming_tensor_and_both_sides() {
         assert_eq!(round.late, [node(CULPRIT)]);
     }
 }
+
+/// In a real deployment the paths are as they are: what the topology says of emulated ones is for one machine.
+#[test]
+fn a_node_of_a_real_deployment_emulates_no_path() {
+    let far = "\n[[link]]\nbetween = [\"hq\", \"plant\"]\nemulate = { delay = \"60s\" }\n";
+    let topology = topology(2, PINNED)
+        .replace("[\"gate\", \"a\", \"b\"]", "[\"gate\"]")
+        .replace("[\"gate\", \"c\", \"d\"]", "[\"gate\"]")
+        + far;
+    let folder = tempfile::tempdir().unwrap();
+    let one = |name| {
+        let federation = tombolo::Federation::from_toml(&topology, folder.path()).unwrap();
+        let federation = federation.state(folder.path().join("state"));
+        federation.prepare().unwrap();
+        let federation = federation.trainer(|_| Tiny::new());
+        async move { federation.spawn_node(&node(name)).await.unwrap() }
+    };
+    // Both are prepared before there is a run in the folder.
+    let (hq, plant) = (one("hq/gate"), one("plant/gate"));
+    let report = within_limit(async {
+        let (hq, plant) = (hq.await, plant.await);
+        let (report, _) = tokio::join!(hq.run(), plant.run());
+        report.unwrap()
+    });
+    assert_eq!(report.finished.committed, 2, "{report:#?}");
+}

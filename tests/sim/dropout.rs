@@ -193,4 +193,17 @@ fn faults_that_cannot_happen_are_refused_before_anything_runs() {
         let refusal = simulation.run().unwrap_err().to_string();
         assert!(refusal.contains(said), "{refusal}");
     }
+
+/// A coordinator that is given up ends the run with a reason, as in the real world.
+#[test]
+fn a_coordinator_that_panics_too_often_ends_the_run() {
+    let panics = tombolo_actors::shell::RESTARTS_MAX as u64 + 1;
+    let endless = COAST.replace("rounds = 12", "rounds = 90000");
+    let endless = Simulation::from_toml(&endless).unwrap().limit(secs(120));
+    let simulation = (1..=panics).fold(endless, |simulation, count| {
+        simulation.at(millis(2100 * count), panic("hq/gate", "Coordinator"))
+    });
+    let report = simulation.run().unwrap();
+    let reason = &report.finished.reason;
+    assert!(reason.contains("coordinator failed too often"), "{reason}");
 }

@@ -323,3 +323,19 @@ fn emulated_paths_delay_what_crosses_them() {
     });
     assert!(slow >= 2 * delay, "{slow:?}");
 }
+
+/// A node that is started again in the same process is a new one to its peers: it must not draw the numbers of its last life again.
+#[tokio::test]
+async fn each_life_of_a_node_draws_numbers_of_its_own() {
+    let state = tempfile::tempdir().unwrap();
+    let world = World::new(options(state.path())).unwrap();
+    let mut drawn = std::collections::BTreeSet::new();
+    for _ in 0..3 {
+        let env = world.env(&node("d/a")).unwrap();
+        let number = env.rng("incarnation").next_u64();
+        assert_eq!(number, env.rng("incarnation").next_u64());
+        drawn.insert(number);
+        world.stop(&node("d/a")).await;
+    }
+    assert_eq!(drawn.len(), 3);
+}

@@ -537,7 +537,7 @@ fn the_schema_says_what_defaults_and_words_there_are() {
     assert_eq!(properties["round"]["properties"]["grace"]["default"], "2s");
     assert_eq!(
         properties["federation"]["properties"]["rounds"]["maximum"],
-        1_000_000
+        999_999
     );
     assert_eq!(properties["heartbeat"]["properties"]["phi"]["const"], 8.0);
     assert_eq!(properties["link"]["items"]["properties"].get("cap"), None);
