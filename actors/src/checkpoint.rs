@@ -164,6 +164,11 @@ impl Checkpoint {
     /// An actor over the node's files. `configuration` is the hash of everything that decides the outcome.
     pub fn new(stage: Stage, configuration: Hash, pool: Pool) -> Self {
         let files = stage.env.files();
+        Checkpoint::on(stage, files, configuration, pool)
+    }
+
+    /// As [`Checkpoint::new`], over other files than the node's own.
+    pub fn on(stage: Stage, files: Arc<dyn Files>, configuration: Hash, pool: Pool) -> Self {
         let every = stage.plan.checkpoint.every;
         Checkpoint {
             stage,
@@ -460,7 +465,8 @@ impl Store {
             return Err(error);
         }
         self.end(state.record.clone(), state.tally, Some(name))?;
-        self.retain(round)
+        tidied(self.retain(round));
+        Ok(())
     }
 
     fn write_state(
@@ -565,9 +571,9 @@ impl Store {
             Err(error) => return Err(files_error(&path, &error)),
         }
         let notes = format!("notes/{round:06}.jsonl");
-        self.files
-            .remove(&notes)
-            .map_err(|error| files_error(&notes, &error))
+        let removed = self.files.remove(&notes);
+        tidied(removed.map_err(|error| files_error(&notes, &error)));
+        Ok(())
     }
 
     /// Removes states that are not to be kept: all but the newest and every `every`th.
@@ -615,6 +621,13 @@ impl Store {
         self.files
             .append(&path, &line)
             .map_err(|error| files_error(&path, &error))
+    }
+}
+
+/// The record is on stable storage: what is only in the way afterwards must not make it look as if it were not.
+fn tidied(result: Result<(), CheckpointError>) {
+    if let Err(error) = result {
+        tracing::warn!(%error, "a file that is not needed any more could not be removed");
     }
 }
 

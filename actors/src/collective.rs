@@ -230,7 +230,7 @@ impl Bench {
         );
         let mut elements = output.f32s_mut();
         let elements = &mut elements[REGION_HEADER_BYTES / 4..];
-        for &slice in &fold.slices {
+        for (position, &slice) in fold.slices.iter().enumerate() {
             let range = self.range(slice).map_err(|reason| (own.clone(), reason))?;
             let mut hashers: Vec<blake3::Hasher> =
                 fold.terms.iter().map(|_| blake3::Hasher::new()).collect();
@@ -252,7 +252,7 @@ impl Bench {
             }
             for (term, hasher) in fold.terms.iter().zip(hashers) {
                 let found = Hash(*hasher.finalize().as_bytes());
-                if term.checksums.get(slice as usize) != Some(&found) {
+                if term.checksums.get(position) != Some(&found) {
                     let reason = format!("slice {slice} of its update is not what was measured");
                     return Err((term.node.clone(), reason));
                 }

@@ -56,6 +56,11 @@ impl Shelf {
         self.0.remove(&object);
     }
 
+    /// Keeps those objects and takes all others away.
+    pub fn keep(&self, wanted: impl Fn(Object) -> bool) {
+        self.0.retain(|object, _| wanted(*object));
+    }
+
     /// An object, if it is there.
     pub fn find(&self, object: Object) -> Option<Bytes> {
         self.0.get(&object).map(|entry| entry.value().clone())
@@ -291,16 +296,16 @@ impl Link {
     }
 
     fn push(&mut self, cx: &mut Cx<Self>, control: &Control) {
-        let pushed = codec::encode(control)
-            .map_err(|error| error.to_string())
-            .and_then(|bytes| {
-                self.setup
-                    .durable
-                    .memory()
-                    .push(bytes.into())
-                    .map_err(|full| full.to_string())
-            });
-        match pushed {
+        let bytes = match codec::encode(control) {
+            Ok(bytes) => bytes,
+            // The peer is not to blame, and what else it is told must still reach it.
+            Err(error) => {
+                let (node, peer) = (&self.setup.stage.node, &self.setup.peer);
+                return tracing::error!(%node, %peer, %error, "a message that cannot be sent is lost");
+            }
+        };
+        let pushed = self.setup.durable.memory().push(bytes.into());
+        match pushed.map_err(|full| full.to_string()) {
             Ok(()) => self.setup.durable.wake.notify_one(),
             // A peer that does not keep up is cut off; it is told everything anew when it is back.
             Err(reason) => {

@@ -3,7 +3,7 @@
 //! Each node is a [`Member`] of its domain; the domain's gateway also runs the [`Gateway`]. A message's sender is the TLS peer of the link
 //! it came on, and [`authorize`] says whether that peer may send it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::sync::{SetOnce, watch};
 
 use crate::collective::{self, read_model, region_ref, write_header};
 use crate::coordinator::{self, TrainerFactory};
-use crate::env::{OffloadPanicked, Work};
+use crate::env::{OffloadPanicked, Work, work};
 use crate::link::{self, Incoming, Shelf};
 use crate::shell::{Actor, Cx, Handle, Stage, later, pause};
 use crate::slab::copy;
@@ -93,7 +93,6 @@ pub struct Node {
     member: Option<Member>,
     gateway: Option<Gateway>,
     up: BTreeSet<NodeId>,
-    silent: BTreeSet<NodeId>,
     bench: Option<Bench>,
     shop: Option<Shop>,
     obtain: Option<(Round, Option<Hash>, Hash)>,
@@ -132,7 +131,6 @@ impl Node {
             member: None,
             gateway: None,
             up: BTreeSet::new(),
-            silent: BTreeSet::new(),
             bench: None,
             shop: Some(Shop::default()),
             obtain: None,
@@ -254,8 +252,18 @@ impl Node {
     // ---- machines ----
 
     fn step_member(&mut self, cx: &mut Cx<Self>, message: member::Message) {
+        for effect in self.ask_member(message) {
+            match effect {
+                member::Effect::Tell(control) => self.send(&self.gateway_of_mine.clone(), control),
+                member::Effect::Adopt(model) => self.adopt(cx, model),
+                member::Effect::Train(train) => self.train(cx, train),
+            }
+        }
+    }
+
+    fn ask_member(&mut self, message: member::Message) -> VecDeque<member::Effect> {
         let Some(member) = &mut self.member else {
-            return;
+            return VecDeque::new();
         };
         let mut out = Outcome::default();
         member.handle(
@@ -265,13 +273,7 @@ impl Node {
         out.events
             .into_iter()
             .for_each(|event| self.setup.stage.report(event));
-        for effect in out.effects {
-            match effect {
-                member::Effect::Tell(control) => self.send(&self.gateway_of_mine.clone(), control),
-                member::Effect::Adopt(model) => self.adopt(cx, model),
-                member::Effect::Train(train) => self.train(cx, train),
-            }
-        }
+        out.effects
     }
 
     fn step_gateway(&mut self, cx: &mut Cx<Self>, message: gateway::Message) {
@@ -320,11 +322,10 @@ impl Node {
                     // What the coordinator may still fetch stays until the new sum takes its place.
                     let offered = node.gateway.as_ref().and_then(Gateway::offered);
                     let result = gathered.map(|(sum, chunks)| {
-                        for old in attempt.saturating_sub(gateway::ATTEMPTS_MAX)..attempt {
-                            if offered != Some((round, old)) {
-                                node.setup.shelf.remove(Object::Contribution(round, old));
-                            }
-                        }
+                        node.setup.shelf.keep(|object| match object {
+                            Object::Contribution(round, old) => offered == Some((round, old)),
+                            _ => true,
+                        });
                         node.setup
                             .shelf
                             .put(Object::Contribution(round, attempt), sum.bytes());
@@ -417,31 +418,33 @@ impl Node {
     /// The trainer panicked and took the bench with it: a new one is made, and the machine starts over from the initial model.
     fn rebuild(&mut self, cx: &mut Cx<Self>, message: member::Message) {
         let setup = self.setup.clone();
-        let (sender, receiver) = tokio::sync::oneshot::channel();
-        let task = move || {
-            let _ = sender.send(bench(&setup));
-        };
-        let done = self.setup.stage.env.offload(
-            Work::Bytes(self.setup.layout.len() as u64 * 4),
-            Box::new(task),
-        );
-        later(
-            cx,
-            async move { (done.await, receiver.await) },
-            move |node, (_, bench), cx| {
-                node.step_member(cx, message);
-                if let Ok(Ok((bench, initial))) = bench {
-                    node.member = Some(Member::new(
-                        node.me().clone(),
-                        node.setup.layout.clone(),
-                        0,
-                        initial.hash,
-                    ));
+        let env = setup.stage.env.clone();
+        let bytes = Work::Bytes(setup.layout.len() as u64 * 4);
+        let made = work(env.as_ref(), bytes, move || bench(&setup));
+        later(cx, made, move |node, made, cx| {
+            // The old machine's last word. What it would begin now is for a model that is gone; the gateway asks the new one for it.
+            for effect in node.ask_member(message) {
+                if let member::Effect::Tell(control) = effect {
+                    node.send(&node.gateway_of_mine.clone(), control);
+                }
+            }
+            match made.unwrap_or_else(|panicked| Err(panicked.to_string())) {
+                Ok((bench, initial)) => {
+                    let layout = node.setup.layout.clone();
                     node.bench = Some(bench);
+                    node.member = Some(Member::new(node.me().clone(), layout, 0, initial.hash));
                     node.step_member(cx, member::Message::GatewayUp);
                 }
-            },
-        );
+                Err(reason) => {
+                    let reason = format!("its trainer could not be made again: {reason}");
+                    node.setup.stage.report(Event::TrainingFailed {
+                        node: node.me().clone(),
+                        round: 0,
+                        reason,
+                    });
+                }
+            }
+        });
     }
 
     // ---- a gateway's model ----
@@ -496,8 +499,9 @@ impl Node {
             {
                 match &control {
                     Control::Commit(Commit { round, .. }) | Control::Abort { round, .. } => {
-                        self.forget_contributions(*round);
+                        self.forget_contributions(|of| of <= *round);
                     }
+                    Control::Open(open) => self.forget_contributions(|of| of < open.round),
                     _ => {}
                 }
                 self.step_gateway(cx, gateway::Message::Coordinator(control));
@@ -524,16 +528,11 @@ impl Node {
         }
     }
 
-    fn forget_contributions(&self, round: Round) {
-        let offered = self.gateway.as_ref().and_then(Gateway::offered);
-        let last = offered
-            .filter(|(offered, _)| *offered == round)
-            .map_or(0, |(_, attempt)| attempt);
-        for attempt in last.saturating_sub(gateway::ATTEMPTS_MAX)..=last {
-            self.setup
-                .shelf
-                .remove(Object::Contribution(round, attempt));
-        }
+    fn forget_contributions(&self, is_over: impl Fn(Round) -> bool) {
+        self.setup.shelf.keep(|object| match object {
+            Object::Contribution(round, _) => !is_over(round),
+            _ => true,
+        });
     }
 
     fn collect(&mut self, cx: &mut Cx<Self>, from: NodeId, control: Control) {
@@ -577,7 +576,6 @@ impl Node {
 
     fn link_up(&mut self, cx: &mut Cx<Self>, peer: NodeId) {
         self.up.insert(peer.clone());
-        self.silent.remove(&peer);
         if peer.domain() == self.me().domain() {
             let (verbs, to) = (self.setup.verbs.clone(), peer.clone());
             let endpoint = async move {

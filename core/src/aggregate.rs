@@ -15,6 +15,7 @@ mod laws;
 
 use serde::{Deserialize, Serialize};
 
+use crate::fold;
 use crate::ids::NodeId;
 use crate::plan::{AggregatorPlan, BaseWeights};
 
@@ -63,7 +64,7 @@ pub struct Report {
 pub struct Weight {
     /// Whose update it is.
     pub node: NodeId,
-    /// Its weight before normalisation: finite, not negative. Zero: ignored.
+    /// Its weight before normalisation: not negative, of an exponent that [`fold::exponent`] takes. Zero: ignored.
     pub weight: f64,
     /// The factor on the update itself, 0 to 1, that bounds its norm.
     pub clip: f64,
@@ -86,7 +87,7 @@ pub enum AggregateError {
     },
     /// A rule gave a weight that cannot be used.
     #[error(
-        "the rule gave {node} the weight {weight}, which is not a finite number of at least zero"
+        "the rule gave {node} the weight {weight}, which is neither zero nor a positive number that the fold can use"
     )]
     InvalidWeight {
         /// Whose.
@@ -145,7 +146,7 @@ pub fn weigh(rule: &mut dyn Aggregator, reports: &[Report]) -> Result<Vec<Weight
 /// Checks a rule's answer.
 ///
 /// # Errors
-/// Weights for other nodes than reported, a weight that is negative or not finite, a clip factor outside 0 to 1, or all weights zero.
+/// Weights for other nodes than reported, a weight that is negative, not finite or beyond what the fold can scale, a clip factor outside 0 to 1, or all weights zero.
 pub fn check(reports: &[Report], weights: &[Weight]) -> Result<(), AggregateError> {
     let expected = reports.iter().map(|report| &report.node);
     let found = weights.iter().map(|weight| &weight.node);
@@ -156,7 +157,8 @@ pub fn check(reports: &[Report], weights: &[Weight]) -> Result<(), AggregateErro
         });
     }
     for weight in weights {
-        if !(weight.weight.is_finite() && weight.weight >= 0.0) {
+        let usable = weight.weight == 0.0 || fold::exponent(weight.weight).is_ok();
+        if !usable {
             return Err(AggregateError::InvalidWeight {
                 node: weight.node.clone(),
                 weight: weight.weight.to_string(),

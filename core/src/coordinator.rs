@@ -297,6 +297,7 @@ impl Coordinator {
             } if ours(&report.node) => {
                 let node = report.node.clone();
                 if (round, epoch) != (current.round, EPOCH) {
+                    self.adaptive.on_late(round, node.clone(), cx.now());
                     return cx.report(Event::LateAnswered {
                         round,
                         from: node.to_string(),
@@ -325,7 +326,8 @@ impl Coordinator {
                 }
                 current.failed.remove(&node);
                 current.unreachable.remove(&node);
-                current.arrivals.push(cx.now().since(current.opened));
+                let took = cx.now().since(current.opened);
+                current.arrivals.insert(node.clone(), took);
                 if let Some(reason) = aggregate::refusal(&report) {
                     current.reports.remove(&node);
                     cx.report(Event::UpdateRefused {

@@ -201,8 +201,19 @@ pub struct Term {
     pub region: RegionRef,
     /// Weight times clip factor, rounded once to f32.
     pub factor: f32,
-    /// The checksum of each slice as measured, verified again while folding.
+    /// The checksum of each slice that is asked for, in that order, as measured; verified again while folding.
     pub checksums: Vec<Hash>,
+}
+
+impl Term {
+    /// Of a term with the checksums of all slices, the one for these slices: all terms times all slices would outgrow a message.
+    pub(crate) fn of(&self, slices: &[u32]) -> Term {
+        let checksum = |slice: &u32| self.checksums.get(*slice as usize).copied();
+        Term {
+            checksums: slices.iter().filter_map(checksum).collect(),
+            ..self.clone()
+        }
+    }
 }
 
 /// Asks a rank to fold some slices over all terms, in rank order.

@@ -209,3 +209,33 @@ fn a_node_of_a_real_deployment_emulates_no_path() {
     });
     assert_eq!(report.finished.committed, 2, "{report:#?}");
 }
+
+#[test]
+fn a_trainer_that_cannot_be_made_again_is_said() {
+    let makes = Arc::new(AtomicUsize::new(0));
+    let (_folder, federation) = federation(&topology(3, &MOST.replace("20s", "200ms")));
+    let prank: Prank = Arc::new(|task: &Task, _: &mut [f32]| {
+        assert!(task.node.as_str() != CULPRIT || task.round != 2, "broken");
+        Ok(None)
+    });
+    let federation = federation.trainer(move |node: &NodeId| {
+        // One is made to learn the layout.
+        if node.as_str() == CULPRIT && makes.fetch_add(1, Ordering::Relaxed) > 1 {
+            panic!("the disk is gone");
+        }
+        Tiny::with(prank.clone())
+    });
+    let (report, seen) = within_limit(async {
+        let running = federation.spawn().await.unwrap();
+        let mut events = running.events();
+        let report = running.run().await.unwrap();
+        let mut seen = Vec::new();
+        while let Ok(event) = events.try_recv() {
+            seen.push(event);
+        }
+        (report, seen)
+    });
+    assert_eq!(report.rounds.len(), 3);
+    let told = |event: &Event| matches!(event, Event::TrainingFailed { node, reason, .. } if node.as_str() == CULPRIT && reason.contains("could not be made again"));
+    assert!(seen.iter().any(told), "{seen:?}");
+}

@@ -190,6 +190,61 @@ fn a_crash_before_the_record_leaves_an_orphan_which_is_removed() {
     });
 }
 
+/// Files whose notes and superseded states cannot be removed.
+struct Sticky(Arc<dyn Files>);
+
+impl Files for Sticky {
+    fn read(&self, path: &str) -> std::io::Result<Vec<u8>> {
+        self.0.read(path)
+    }
+
+    fn replace(&self, path: &str, parts: &[&[u8]]) -> std::io::Result<()> {
+        self.0.replace(path, parts)
+    }
+
+    fn create(&self, path: &str, contents: &[u8]) -> std::io::Result<()> {
+        self.0.create(path, contents)
+    }
+
+    fn append(&self, path: &str, contents: &[u8]) -> std::io::Result<()> {
+        self.0.append(path, contents)
+    }
+
+    fn list(&self, folder: &str) -> std::io::Result<Vec<String>> {
+        self.0.list(folder)
+    }
+
+    fn remove(&self, path: &str) -> std::io::Result<()> {
+        let exists = path.starts_with("notes") || self.0.list(path)?.len() > 1;
+        if exists && !path.contains("partial") {
+            return Err(std::io::ErrorKind::PermissionDenied.into());
+        }
+        self.0.remove(path)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> std::io::Result<()> {
+        self.0.rename(from, to)
+    }
+}
+
+#[test]
+fn a_commit_stands_though_what_it_replaces_cannot_be_removed() {
+    with_node(|node| async move {
+        let files = Arc::new(Sticky(node.files.clone()));
+        for round in [1, 2] {
+            let files = files.clone();
+            let stage = node.stage.clone();
+            let checkpoint = supervise(&node.stage, Class::Node, "hq/a", move |_| {
+                Checkpoint::on(stage.clone(), files.clone(), CONFIGURATION, Pool::default())
+            });
+            let asked = checkpoint.ask(|reply| Message::Commit(layout(), state(round), reply));
+            assert_eq!(asked.await.unwrap(), Ok(()));
+        }
+        assert_eq!(node.files.list("states").unwrap().len(), 2);
+        assert_eq!(node.loaded().await.round, 2);
+    });
+}
+
 /// ROUND-5.
 #[test]
 fn a_round_is_ended_once_whoever_tries() {

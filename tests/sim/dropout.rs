@@ -193,6 +193,7 @@ fn faults_that_cannot_happen_are_refused_before_anything_runs() {
         let refusal = simulation.run().unwrap_err().to_string();
         assert!(refusal.contains(said), "{refusal}");
     }
+}
 
 /// A coordinator that is given up ends the run with a reason, as in the real world.
 #[test]

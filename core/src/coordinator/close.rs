@@ -272,7 +272,8 @@ impl Coordinator {
             _ => committed.tally.1 += 1,
         }
         self.failed_in_a_row = 0;
-        self.adaptive.on_round(current.arrivals);
+        self.adaptive
+            .on_round(round, current.opened, current.arrivals);
         let joined: Vec<DomainId> = self.joined().cloned().collect();
         for domain in joined {
             cx.effect(Effect::Offer(domain.clone(), round));

@@ -38,7 +38,7 @@ pub(super) struct Current {
     pub(super) noting: BTreeMap<DomainId, Contribution>,
     pub(super) noted: BTreeMap<DomainId, Contribution>,
     pub(super) dropped: BTreeMap<DomainId, String>,
-    pub(super) arrivals: Vec<Duration>,
+    pub(super) arrivals: BTreeMap<NodeId, Duration>,
     pub(super) outcome: Option<Outcome>,
 }
 
@@ -67,7 +67,7 @@ impl Current {
             noting: BTreeMap::new(),
             noted: BTreeMap::new(),
             dropped: BTreeMap::new(),
-            arrivals: Vec::new(),
+            arrivals: BTreeMap::new(),
             outcome: None,
         }
     }

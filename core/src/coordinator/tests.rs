@@ -308,6 +308,7 @@ fn weights_that_cannot_be_used_abort_the_round() {
     for weights in [
         &[("d0/n0", 0.0)][..],
         &[("d0/n0", f64::NAN)],
+        &[("d0/n0", 1e-40)],
         &[("d0/n1", 1.0)],
         &[],
     ] {

@@ -14,6 +14,9 @@ use crate::machine::Context;
 use crate::tensor::Hash;
 use crate::wire::{Answer, Contribution, Control, Fold, Folded, Term};
 
+/// Checksums in one question to a rank: half a MiB, so that it fits into a message with all its terms.
+const CHECKSUMS_MAX: usize = 1 << 14;
+
 impl Gateway {
     pub(super) fn on_weigh(
         &mut self,
@@ -202,14 +205,18 @@ impl Gateway {
                 .entry(rank.clone())
                 .or_default()
                 .extend(&slices);
-            let fold = Fold {
-                round: current.open.round,
-                epoch: current.open.epoch,
-                attempt: folding.attempt,
-                terms: folding.terms.clone(),
-                slices,
-            };
-            cx.effect(Effect::Member(rank, Control::Fold(fold)));
+            let at_once = (CHECKSUMS_MAX / folding.terms.len()).max(1);
+            for slices in slices.chunks(at_once) {
+                let terms = folding.terms.iter().map(|term| term.of(slices));
+                let fold = Fold {
+                    round: current.open.round,
+                    epoch: current.open.epoch,
+                    attempt: folding.attempt,
+                    terms: terms.collect(),
+                    slices: slices.to_vec(),
+                };
+                cx.effect(Effect::Member(rank.clone(), Control::Fold(fold)));
+            }
         }
     }
 

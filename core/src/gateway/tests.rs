@@ -1,3 +1,5 @@
+mod large;
+
 use super::*;
 use crate::machine::Outcome as Out;
 use crate::plan::SyncEvery;

@@ -207,14 +207,14 @@ impl World {
             return Err((node.clone(), "no memory".into()));
         }
         let mut sums = BTreeMap::new();
-        for slice in &fold.slices {
+        for (position, slice) in fold.slices.iter().enumerate() {
             let mut sum = Vec::new();
             for term in &fold.terms {
                 let update = match self.read(&term.region) {
                     Some(Content::Update(round, update)) if *round == fold.round => *update,
                     other => return Err((term.node.clone(), format!("found {other:?}"))),
                 };
-                if term.checksums.get(*slice as usize) != Some(&checksum(update, *slice)) {
+                if term.checksums.get(position) != Some(&checksum(update, *slice)) {
                     return Err((term.node.clone(), "not what was measured".into()));
                 }
                 sum.push((term.node.clone(), update));
