@@ -498,6 +498,8 @@ impl Gateway {
                     _ => self.tell_adopted(cx),
                 }
                 self.train(cx, &node);
+                // Who introduces itself may have been rebuilt and forgotten what it was asked; an answer given twice counts once.
+                self.forget_asked(&node);
                 self.resume_work(cx);
             }
             Control::Exported(exported) => self.on_exported(cx, node, exported),
@@ -567,6 +569,19 @@ impl Gateway {
                 node: node.clone(),
                 reason: format!("its domain could not get the model: {reason}"),
             }));
+        }
+    }
+
+    /// Takes it that a rank will not answer what it was asked before.
+    fn forget_asked(&mut self, rank: &NodeId) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        for export in current.exports.values_mut() {
+            export.pending.remove(rank);
+        }
+        if let Some(folding) = &mut current.fold {
+            folding.pending.remove(rank);
         }
     }
 

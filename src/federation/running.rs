@@ -117,6 +117,7 @@ impl Running {
     ) -> Result<Report, FederationError> {
         let mut interrupt = std::pin::pin!(interrupt);
         let ledger = self.ledger.clone();
+        let patience = self.plan.round.close_limit + LEAVE_LIMIT;
         let mut stopping = false;
         let mut left: Vec<_> = self.crews.values().map(|crew| crew.left.clone()).collect();
         let hosts_coordinator = self.hosts_coordinator();
@@ -145,6 +146,12 @@ impl Running {
                     }
                     self.stop(why);
                 }
+                // Code of the user's that blocks the coordinator's thread must not keep the process.
+                () = tokio::time::sleep(patience), if stopping => {
+                    break Finished::without_rounds(
+                        "interrupted; the coordinator did not answer: does an aggregation actor block?".to_owned(),
+                    );
+                }
             }
         };
         let rounds = ledger.rounds_from(0);
@@ -155,8 +162,12 @@ impl Running {
             // Nobody is going to send this node away.
             (true, false) => Duration::ZERO,
         };
-        self.wind_down(patience).await;
-        if let Some(state) = &self.state {
+        if !self.wind_down(patience).await {
+            // Its threads cannot be joined; they end with the process.
+            std::mem::forget(self.world);
+        }
+        // A run that could not begin leaves the report of the one before.
+        if let Some(state) = self.state.as_ref().filter(|_| report.finished.rounds > 0) {
             state.write_report(&report)?;
         }
         if let Some(recorder) = self.recorder.take() {
@@ -165,7 +176,8 @@ impl Running {
         Ok(report)
     }
 
-    async fn wind_down(&self, patience: Duration) {
+    /// Ends every node; false if one could not be ended in time.
+    async fn wind_down(&self, patience: Duration) -> bool {
         let everyone = async {
             for crew in self.crews.values() {
                 let mut left = crew.left.clone();
@@ -182,9 +194,12 @@ impl Running {
             }
         };
         let _ = tokio::time::timeout(DRAIN_LIMIT, drained).await;
-        for node in self.crews.keys() {
-            self.world.stop(node).await;
-        }
+        let stopped = async {
+            for node in self.crews.keys() {
+                self.world.stop(node).await;
+            }
+        };
+        tokio::time::timeout(LEAVE_LIMIT, stopped).await.is_ok()
     }
 }
 

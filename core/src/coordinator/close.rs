@@ -384,11 +384,12 @@ impl Coordinator {
         if ending.done {
             return;
         }
-        // An interrupted or failed run does not wait for domains that are behind.
-        let behind = self
-            .domains
-            .values()
-            .any(|domain| !domain.lost && domain.adopted != Some(committed.hash));
+        // An interrupted or failed run does not wait for domains that are behind, and nobody waits for a domain that never came if all
+        // that could be handed out is the initial model.
+        let handed_out = committed.tally.0 + committed.tally.1 > 0;
+        let behind = self.domains.values().any(|domain| {
+            (domain.joined || handed_out) && !domain.lost && domain.adopted != Some(committed.hash)
+        });
         let waits =
             phase.is_some() || self.recording.is_some() || (ending.reason.is_empty() && behind);
         if waits && cx.now() < ending.until {

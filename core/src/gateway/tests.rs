@@ -297,6 +297,15 @@ fn a_silent_rank_leaves_its_slices_to_the_next_one() {
     );
 }
 
+/// A rank that was rebuilt has forgotten what it was asked.
+#[test]
+fn a_rank_that_introduces_itself_again_is_asked_again() {
+    let mut hq = Domain::training();
+    hq.member("a", exported("a"));
+    let effects = hq.member("b", join(0));
+    assert!(effects.contains(&measure("b", "a", &[1])), "{effects:?}");
+}
+
 #[test]
 fn an_update_that_one_rank_cannot_read_is_read_by_another_before_its_owner_is_blamed() {
     let mut hq = Domain::training();
