@@ -31,15 +31,30 @@ pub enum Message {
 pub struct Fabric {
     device: Arc<dyn Device>,
     endpoints: Arc<Mutex<BTreeMap<NodeId, Endpoint>>>,
+    granted: Arc<Mutex<BTreeMap<NodeId, Vec<u8>>>>,
     wait: Duration,
 }
 
 impl Fabric {
+    /// The endpoint for a neighbour: the same one for the device's life, since a new grant would end what reads with the old one while the
+    /// word of it is still on the way.
+    fn grant(&self, peer: &NodeId) -> Result<Vec<u8>, String> {
+        let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(endpoint) = granted.get(peer) {
+            return Ok(endpoint.clone());
+        }
+        let endpoint = self.device.grant(peer.as_str());
+        let endpoint = endpoint.map_err(|error| error.to_string())?.to_bytes();
+        granted.insert(peer.clone(), endpoint.clone());
+        Ok(endpoint)
+    }
+
     /// A device whose reads may take `wait`.
     pub fn new(device: Arc<dyn Device>, wait: Duration) -> Self {
         Fabric {
             device,
             endpoints: Arc::default(),
+            granted: Arc::default(),
             wait,
         }
     }
@@ -231,12 +246,7 @@ impl Actor for Verbs {
                 );
             }
             Message::Grant(peer, reply) => {
-                let endpoint = self.fabric.device.grant(peer.as_str());
-                reply.send(
-                    endpoint
-                        .map(|endpoint| endpoint.to_bytes())
-                        .map_err(|error| error.to_string()),
-                );
+                reply.send(self.fabric.grant(&peer));
             }
             Message::Learn(peer, bytes, reply) => {
                 match Endpoint::from_bytes(&bytes) {

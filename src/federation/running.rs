@@ -16,6 +16,9 @@ use tombolo_core::event::{Event, Finished};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
 
+/// How long the last word to nodes of other processes has to leave this one.
+const FAREWELL: Duration = Duration::from_millis(300);
+
 /// How long nodes may take to hear that the run is over.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
@@ -185,6 +188,10 @@ impl Running {
             }
         };
         let _ = tokio::time::timeout(patience, everyone).await;
+        if self.hosts_coordinator() && self.crews.len() < self.plan.nodes().count() {
+            // Closing drops what is not yet sent, and the last word to the other processes may be among it.
+            tokio::time::sleep(FAREWELL).await;
+        }
         for crew in self.crews.values() {
             crew.close("the run is over");
         }
