@@ -27,7 +27,6 @@ const LINES_MAX: usize = 700;
 
 /// Files that were longer when the rule came, and how long each may be. This list only shrinks: split a file rather than raise its number.
 const LINES_GRANTED: &[(&str, usize)] = &[
-    ("actors/src/node.rs", 1000),
     ("core/src/coordinator/tests.rs", 1200),
     ("core/src/gateway/tests.rs", 1000),
 ];

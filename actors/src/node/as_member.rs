@@ -1,0 +1,190 @@
+//! The member side of a node: what its [`Member`](tombolo_core::member::Member) decides, the blocking work it asks for, and the collective's
+//! work of its rank.
+
+use std::collections::VecDeque;
+
+use super::bench::bench;
+use super::{ASKS_MAX, Node};
+use crate::collective;
+use crate::env::{OffloadPanicked, Work, work};
+use crate::shell::{Cx, later};
+use tombolo_core::event::Event;
+use tombolo_core::ids::NodeId;
+use tombolo_core::machine::{Context, Machine, Outcome};
+use tombolo_core::member::{self, Member};
+use tombolo_core::trainer::Task;
+use tombolo_core::wire::{Control, Measured, ModelRef, Train};
+
+impl Node {
+    pub(super) fn step_member(&mut self, cx: &mut Cx<Self>, message: member::Message) {
+        for effect in self.ask_member(message) {
+            match effect {
+                member::Effect::Tell(control) => self.send(&self.gateway_of_mine.clone(), control),
+                member::Effect::Adopt(model) => self.adopt(cx, model),
+                member::Effect::Train(train) => self.train(cx, train),
+            }
+        }
+    }
+
+    fn ask_member(&mut self, message: member::Message) -> VecDeque<member::Effect> {
+        let Some(member) = &mut self.member else {
+            return VecDeque::new();
+        };
+        let mut out = Outcome::default();
+        member.handle(
+            message,
+            &mut Context::new(self.setup.stage.env.now(), &mut out),
+        );
+        out.events
+            .into_iter()
+            .for_each(|event| self.setup.stage.report(event));
+        out.effects
+    }
+
+    fn adopt(&mut self, cx: &mut Cx<Self>, model: ModelRef) {
+        let Some(mut bench) = self.bench.take() else {
+            return self.step_member(
+                cx,
+                member::Message::Adopted(model, Err("the node is busy".into())),
+            );
+        };
+        let (wanted, fabric) = (model.clone(), self.setup.fabric.clone());
+        let elements = self.setup.layout.len();
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let task = move || {
+            let result = bench.adopt(&wanted, &fabric, elements);
+            let _ = sender.send((bench, result));
+        };
+        let done = self.setup.stage.env.offload(
+            Work::Bytes(self.setup.layout.len() as u64 * 4),
+            Box::new(task),
+        );
+        later(
+            cx,
+            async move { (done.await, receiver.await) },
+            move |node, (done, result), cx| match result {
+                Ok((bench, result)) => {
+                    node.bench = Some(bench);
+                    node.step_member(cx, member::Message::Adopted(model, result));
+                }
+                Err(_) => {
+                    node.rebuild(cx, member::Message::Adopted(model, Err(panicked(done))));
+                }
+            },
+        );
+    }
+
+    fn train(&mut self, cx: &mut Cx<Self>, train: Train) {
+        let round = train.round;
+        let Some(bench) = self.bench.take() else {
+            return self.step_member(
+                cx,
+                member::Message::Trained(round, Err("the node is busy".into())),
+            );
+        };
+        let task = Task {
+            node: self.me().clone(),
+            round,
+            seed: train.seed,
+            sync_every: train.sync_every,
+        };
+        let (fabric, epoch) = (self.setup.fabric.clone(), train.epoch);
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let work = move || {
+            let mut bench = bench;
+            let result = bench.train(&task, epoch, &fabric);
+            let _ = sender.send((bench, result));
+        };
+        let done = self.setup.stage.env.offload(Work::Train, Box::new(work));
+        later(
+            cx,
+            async move { (done.await, receiver.await) },
+            move |node, (done, result), cx| match result {
+                Ok((bench, result)) => {
+                    node.bench = Some(bench);
+                    node.step_member(cx, member::Message::Trained(round, result));
+                }
+                Err(_) => {
+                    node.rebuild(cx, member::Message::Trained(round, Err(panicked(done))));
+                }
+            },
+        );
+    }
+
+    /// The trainer panicked and took the bench with it: a new one is made, and the machine starts over from the initial model.
+    fn rebuild(&mut self, cx: &mut Cx<Self>, message: member::Message) {
+        let setup = self.setup.clone();
+        let env = setup.stage.env.clone();
+        let bytes = Work::Bytes(setup.layout.len() as u64 * 4);
+        let made = work(env.as_ref(), bytes, move || bench(&setup));
+        later(cx, made, move |node, made, cx| {
+            // The old machine's last word. What it would begin now is for a model that is gone; the gateway asks the new one for it.
+            for effect in node.ask_member(message) {
+                if let member::Effect::Tell(control) = effect {
+                    node.send(&node.gateway_of_mine.clone(), control);
+                }
+            }
+            match made.unwrap_or_else(|panicked| Err(panicked.to_string())) {
+                Ok((bench, initial)) => {
+                    let layout = node.setup.layout.clone();
+                    node.bench = Some(bench);
+                    node.member = Some(Member::new(node.me().clone(), layout, 0, initial.hash));
+                    node.step_member(cx, member::Message::GatewayUp);
+                }
+                Err(reason) => {
+                    let reason = format!("its trainer could not be made again: {reason}");
+                    node.setup.stage.report(Event::TrainingFailed {
+                        node: node.me().clone(),
+                        round: 0,
+                        reason,
+                    });
+                }
+            }
+        });
+    }
+
+    pub(super) fn collect(&mut self, cx: &mut Cx<Self>, from: NodeId, control: Control) {
+        let collective = self.setup.collective.clone();
+        match control {
+            Control::Measure(measure) => {
+                let (round, node, key) = (measure.round, measure.node.clone(), measure.region.key);
+                let answer = async move {
+                    let question = |reply| collective::Message::Measure(measure.clone(), reply);
+                    let measured = collective.ask_again(ASKS_MAX, question).await;
+                    measured.unwrap_or_else(|error| Measured {
+                        round,
+                        node,
+                        key,
+                        result: Err(format!("the collective: {error}")),
+                    })
+                };
+                later(cx, answer, move |node, measured, _| {
+                    node.send(&from, Control::Measured(measured))
+                });
+            }
+            Control::Fold(fold) => {
+                let own = self.me().clone();
+                let answer = async move {
+                    let question = |reply| collective::Message::Fold(fold.clone(), reply);
+                    let folded = collective.ask_again(ASKS_MAX, question).await;
+                    folded.unwrap_or_else(|error| tombolo_core::wire::Folded {
+                        round: fold.round,
+                        attempt: fold.attempt,
+                        slices: fold.slices,
+                        result: Err((own, format!("its collective: {error}"))),
+                    })
+                };
+                later(cx, answer, move |node, folded, _| {
+                    node.send(&from, Control::Folded(folded))
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What the blocking work said when it panicked.
+fn panicked(done: Result<(), OffloadPanicked>) -> String {
+    done.err()
+        .map_or_else(|| "the work was given up".into(), |error| error.to_string())
+}
