@@ -1,9 +1,11 @@
 //! Who may say what: each control message has one kind of sender and one kind of receiver.
 //!
-//! The sender is the TLS peer of the connection that the message came on, never a name inside it.
+//! The sender is the TLS peer of the connection that the message came on, never a name inside it; who is coordinator and gateway, the
+//! receiver's view says. A newer view comes from the coordinator, or through a gateway of the receiver's domain or a successor of it.
 
 use crate::ids::NodeId;
 use crate::plan::Plan;
+use crate::view::View;
 use crate::wire::Control;
 
 /// Which part of a node a message is for.
@@ -19,6 +21,8 @@ pub enum Part {
     Gateway,
     /// The federation's coordinator.
     Coordinator,
+    /// Its view of who takes part.
+    View,
 }
 
 /// A message from somebody who has no say in the matter.
@@ -41,11 +45,13 @@ pub struct Refusal {
 /// The sender may not send this to this node.
 pub fn authorize(
     plan: &Plan,
+    view: &View,
     to: &NodeId,
     from: &NodeId,
     control: &Control,
 ) -> Result<Part, Refusal> {
     let known = plan.node(from).is_some();
+    let is_coordinator = *from == view.coordinator;
     let same_domain = known && from.domain() == to.domain();
     let (part, kind, expected, allowed) = match control {
         Control::Endpoint(_) => (
@@ -54,6 +60,16 @@ pub fn authorize(
             "a node of its domain",
             same_domain,
         ),
+        Control::View(_) => {
+            let successor = same_domain && plan.may_be_gateway(from);
+            let concerned = same_domain || plan.may_be_gateway(to);
+            (
+                Part::View,
+                "a view",
+                "the coordinator to gateways, and gateways to their domain",
+                successor || (is_coordinator && concerned),
+            )
+        }
         Control::Resync
         | Control::Open(_)
         | Control::Weigh { .. }
@@ -61,7 +77,7 @@ pub fn authorize(
         | Control::Commit(_)
         | Control::Abort { .. }
         | Control::Finish { .. } => {
-            let allowed = *from == plan.coordinator && plan.is_gateway(to);
+            let allowed = is_coordinator && view.is_gateway(to);
             (
                 Part::Gateway,
                 "a coordinator's message",
@@ -74,8 +90,9 @@ pub fn authorize(
         | Control::TrainingFailed { .. }
         | Control::Unreachable { .. }
         | Control::Contribute(_)
+        | Control::Standing { .. }
         | Control::Adopted { .. } => {
-            let allowed = known && *to == plan.coordinator && plan.is_gateway(from);
+            let allowed = known && *to == view.coordinator && view.is_gateway(from);
             (
                 Part::Coordinator,
                 "a gateway's message",
@@ -88,7 +105,7 @@ pub fn authorize(
         | Control::Adopt(_)
         | Control::Drop { .. }
         | Control::Leave { .. } => {
-            let allowed = same_domain && plan.is_gateway(from);
+            let allowed = same_domain && view.is_gateway(from);
             (
                 Part::Member,
                 "an order",
@@ -97,7 +114,7 @@ pub fn authorize(
             )
         }
         Control::Measure(_) | Control::Fold(_) => {
-            let allowed = same_domain && plan.is_gateway(from);
+            let allowed = same_domain && view.is_gateway(from);
             (
                 Part::Rank,
                 "a collective's order",
@@ -110,8 +127,9 @@ pub fn authorize(
         | Control::Failed { .. }
         | Control::Measured(_)
         | Control::Folded(_)
+        | Control::Departing
         | Control::Holds { .. } => {
-            let allowed = same_domain && plan.is_gateway(to);
+            let allowed = same_domain && view.is_gateway(to);
             (
                 Part::Gateway,
                 "a member's message",
@@ -180,15 +198,20 @@ mod tests {
                 (Part::Gateway, vec![("d0/n0", "d0/n0"), ("d0/n0", "d1/n0")])
             }
             "DomainJoin" | "Reported" | "TrainingFailed" | "Unreachable" | "Contribute"
-            | "Adopted" => (
+            | "Standing" | "Adopted" => (
                 Part::Coordinator,
                 vec![("d0/n0", "d0/n0"), ("d1/n0", "d0/n0")],
             ),
+            "View" => {
+                let mut pairs = both(here, there, false);
+                pairs.push(("d0/n0", "d1/n0"));
+                (Part::View, pairs)
+            }
             "Rejoin" | "Train" | "Adopt" | "Drop" | "Leave" => {
                 (Part::Member, both(here, there, false))
             }
             "Measure" | "Fold" => (Part::Rank, both(here, there, false)),
-            "Join" | "Exported" | "Failed" | "Measured" | "Folded" | "Holds" => {
+            "Join" | "Exported" | "Failed" | "Measured" | "Folded" | "Departing" | "Holds" => {
                 (Part::Gateway, both(here, there, true))
             }
             other => panic!("who may say {other}?"),
@@ -198,6 +221,7 @@ mod tests {
     #[test]
     fn each_message_has_its_senders_and_its_receivers_and_nobody_else() {
         let plan = plan(&[3, 3]);
+        let view = View::first(&plan);
         for control in controls() {
             let (part, pairs) = allowed(name(&control));
             let pairs: BTreeSet<(&str, &str)> = pairs.into_iter().collect();
@@ -205,7 +229,7 @@ mod tests {
                 // The last of them is in no plan, and so receives nothing.
                 for to in &NODES[..6] {
                     let (from_id, to_id) = (from.parse().unwrap(), to.parse().unwrap());
-                    let found = authorize(&plan, &to_id, &from_id, &control);
+                    let found = authorize(&plan, &view, &to_id, &from_id, &control);
                     let kind = name(&control);
                     if pairs.contains(&(from, to)) {
                         assert_eq!(found, Ok(part), "{kind}: {from} > {to}");
@@ -222,7 +246,7 @@ mod tests {
     fn a_refusal_names_both_sides_and_who_may() {
         let plan = plan(&[3, 3]);
         let (to, from) = ("d0/n0".parse().unwrap(), "d1/n1".parse().unwrap());
-        let refusal = authorize(&plan, &to, &from, &Control::Resync).unwrap_err();
+        let refusal = authorize(&plan, &View::first(&plan), &to, &from, &Control::Resync).unwrap_err();
         assert_eq!(
             refusal.to_string(),
             "d1/n1 sent a coordinator's message to d0/n0, which only the coordinator to a gateway may"

@@ -8,6 +8,7 @@
 mod close;
 mod deadline;
 mod round;
+mod views;
 
 use std::collections::BTreeMap;
 
@@ -15,27 +16,30 @@ use crate::aggregate::{self, Report, Weight};
 use crate::event::{Event, Finished, RoundRecord};
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::machine::{Context, Machine};
+use crate::membership::{Membership, Word};
 use crate::plan::{Deadline, Plan};
 use crate::tensor::{Hash, Layout};
 use crate::time::Micros;
+use crate::view::View;
 use crate::wire::{Answer, Commit, Contribution, Control, DomainJoin, Open};
 use deadline::Adaptive;
 use round::{Current, Phase};
-
-/// The only membership view of this version: who is out of a round is out of that round only.
-const EPOCH: Epoch = 1;
 
 /// What comes in.
 #[derive(Debug)]
 pub enum Message {
     /// The last committed state was loaded (or made): rounds may begin.
     Start(Committed),
-    /// A domain's gateway can be reached.
-    DomainUp(DomainId),
-    /// A domain's gateway gave no sign of life through all retries.
-    DomainLost(DomainId),
-    /// From a domain's gateway.
-    Domain(DomainId, Control),
+    /// A gateway, or a successor of one, can be reached.
+    Up(NodeId),
+    /// What the watch over a gateway, or over a successor of one, found.
+    Watched(NodeId, Word),
+    /// From a node that the sender's view holds for its domain's gateway.
+    Domain(NodeId, Control),
+    /// A view is on stable storage, or cannot be written down.
+    Viewed(Epoch, Result<(), String>),
+    /// A user lifts the cool-down of a node.
+    Readmit(NodeId),
     /// The aggregator's word.
     Weighed(Round, Result<Vec<Weight>, String>),
     /// A contribution is on stable storage.
@@ -76,6 +80,8 @@ pub struct Committed {
     pub accuracy: f64,
     /// The last evaluation.
     pub loss: f64,
+    /// The last view that was written down; none yet in a run's first life.
+    pub view: Option<View>,
 }
 
 /// What an outer step brought.
@@ -92,8 +98,12 @@ pub struct Outcome {
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Send to a domain's gateway.
+    /// Send to a domain's acting gateway.
     Tell(DomainId, Control),
+    /// Send to a gateway, to a successor of one, or to this node itself.
+    Send(NodeId, Control),
+    /// Write a view durably, created if absent; answer with [`Message::Viewed`].
+    View(View),
     /// Send the step of a round along with the word that it is committed, so that it need not be asked for.
     Offer(DomainId, Round),
     /// Ask the aggregator; answer with [`Message::Weighed`].
@@ -121,6 +131,11 @@ pub struct Coordinator {
     layout: Layout,
     committed: Option<Committed>,
     domains: BTreeMap<DomainId, Domain>,
+    membership: Membership,
+    /// The view that is being written.
+    writing: Option<View>,
+    /// Gateways and successors in other domains: whether they can be reached.
+    reach: BTreeMap<NodeId, bool>,
     current: Option<Current>,
     /// The aborted round whose record is being written: the next one opens after it.
     recording: Option<Round>,
@@ -154,6 +169,9 @@ impl Coordinator {
             .map(|domain| (domain.id.clone(), Domain::default()))
             .collect();
         Coordinator {
+            membership: Membership::new(&plan, View::first(&plan), Micros::default()),
+            writing: None,
+            reach: BTreeMap::new(),
             plan,
             layout,
             committed: None,
@@ -166,6 +184,16 @@ impl Coordinator {
             began: None,
             ending: None,
         }
+    }
+
+    /// The view that holds.
+    pub fn view(&self) -> &View {
+        self.membership.view()
+    }
+
+    /// For status: where every node stands.
+    pub fn membership(&self) -> &Membership {
+        &self.membership
     }
 
     /// For status: the open round, how many nodes reported, how many were asked, when it stops accepting.
@@ -201,16 +229,20 @@ impl Coordinator {
             Deadline::Fixed(span) => span,
             Deadline::Adaptive => self.adaptive.span(),
         };
-        let cohort = self.plan.cohort(round);
+        let epoch = self.view().epoch;
+        let mut cohort = self.plan.cohort(round);
+        let next = self.writing.as_ref().unwrap_or(self.view());
+        cohort.retain(|node| !self.view().is_out(node) && !next.is_out(node));
         cx.report(Event::RoundOpened {
             round,
-            epoch: EPOCH,
+            epoch,
             cohort: cohort.clone(),
             deadline_ms: u64::try_from(span.as_millis()).unwrap_or(u64::MAX),
         });
         let deadline = cx.now() + span;
         let close_by = deadline + self.plan.round.close_limit;
-        self.current = Some(Current::new(round, cohort, cx.now(), deadline, close_by));
+        let current = Current::new(round, epoch, cohort, cx.now(), deadline, close_by);
+        self.current = Some(current);
         let joined: Vec<DomainId> = self.joined().cloned().collect();
         joined.iter().for_each(|domain| self.tell_open(cx, domain));
         self.check(cx);
@@ -238,7 +270,7 @@ impl Coordinator {
         }
         let open = Open {
             round: current.round,
-            epoch: EPOCH,
+            epoch: current.epoch,
             base_round: committed.round,
             base: committed.hash,
             cohort,
@@ -271,8 +303,16 @@ impl Coordinator {
         }
     }
 
-    fn on_domain(&mut self, cx: &mut Context<'_, Effect>, domain: DomainId, control: Control) {
+    fn on_domain(&mut self, cx: &mut Context<'_, Effect>, from: NodeId, control: Control) {
+        if !self.view().is_gateway(&from) || self.view().is_out(&from) && !self.is_own(&from) {
+            // It was the gateway when it said this; the one that is now will say it again.
+            return;
+        }
+        let domain = from.domain();
         match control {
+            Control::Standing { node, word } if node.domain() == domain => {
+                return self.on_word(cx, &node, word);
+            }
             Control::DomainJoin(join) => return self.on_join(cx, domain, join),
             Control::Adopted { hash, .. } => {
                 if let Some(entry) = self.domains.get_mut(&domain) {
@@ -296,7 +336,7 @@ impl Coordinator {
                 report,
             } if ours(&report.node) => {
                 let node = report.node.clone();
-                if (round, epoch) != (current.round, EPOCH) {
+                if (round, epoch) != (current.round, current.epoch) {
                     self.adaptive.on_late(round, node.clone(), cx.now());
                     return cx.report(Event::LateAnswered {
                         round,
@@ -389,6 +429,11 @@ impl Coordinator {
             lost: false,
             adopted: None,
         };
+        for node in join.members {
+            if node.domain() == domain {
+                self.membership.on_word(cx.now(), &node, Word::Active);
+            }
+        }
         let Some(committed) = &self.committed else {
             return;
         };
@@ -435,7 +480,7 @@ impl Coordinator {
         let Some(current) = self
             .current
             .as_mut()
-            .filter(|current| (current.round, EPOCH) == (round, contribution.epoch))
+            .filter(|current| (current.round, current.epoch) == (round, contribution.epoch))
         else {
             cx.report(Event::LateAnswered {
                 round,
@@ -454,6 +499,10 @@ impl Coordinator {
                 });
                 return answer(cx, Answer::Late);
             }
+        }
+        if contribution.members.iter().any(|node| current.out.contains(node)) {
+            // The view that takes this member out is on its way; the domain folds again without it.
+            return;
         }
         let known = current.known_attempt(&domain);
         if known.is_some_and(|known| attempt <= known) {
@@ -552,29 +601,21 @@ impl Machine for Coordinator {
         match message {
             Message::Start(committed) => {
                 self.began = Some(cx.now());
+                let view = committed.view.clone().filter(|view| view.fits(&self.plan));
+                let view = view.unwrap_or_else(|| View::first(&self.plan));
+                self.membership = Membership::new(&self.plan, view, cx.now());
                 self.committed = Some(committed);
                 self.check_ending(cx);
                 self.open_next(cx);
             }
-            Message::DomainUp(domain) => {
-                if let Some(entry) = self.domains.get_mut(&domain) {
-                    entry.lost = false;
-                    cx.effect(Effect::Tell(domain, Control::Resync));
-                }
-            }
-            Message::DomainLost(domain) => {
-                if let Some(entry) = self.domains.get_mut(&domain) {
-                    (entry.lost, entry.joined) = (true, false);
-                    let round = self.current.as_ref().map_or(0, |current| current.round);
-                    cx.report(Event::DomainDropped {
-                        round,
-                        domain,
-                        reason: "its gateway gives no sign of life".into(),
-                    });
-                }
+            Message::Up(node) => self.on_up(cx, node),
+            Message::Watched(node, word) => self.on_watched(cx, node, word),
+            Message::Viewed(epoch, result) => self.on_viewed(cx, epoch, result),
+            Message::Readmit(node) => {
+                self.membership.lift(&node, cx.now());
                 self.check(cx);
             }
-            Message::Domain(domain, control) => self.on_domain(cx, domain, control),
+            Message::Domain(from, control) => self.on_domain(cx, from, control),
             Message::Weighed(round, result) => {
                 let Some(current) = self.current.as_mut() else {
                     return;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::tensor::Hash;
+use crate::view::View;
 
 /// How a round ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +94,22 @@ pub enum Event {
     PeerRecovered { node: NodeId, peer: NodeId },
     /// All retries failed: the peer is out of the round.
     PeerLost { node: NodeId, peer: NodeId },
+    /// All of the ladder is over: the peer should be evicted.
+    PeerOverdue { node: NodeId, peer: NodeId },
+    /// A membership view is written down and holds.
+    EpochChanged { view: View },
+    /// A node is out of the view, for this long at least.
+    NodeEvicted {
+        node: NodeId,
+        epoch: Epoch,
+        cooldown_ms: u64,
+    },
+    /// A node said that it leaves, and is out of the view.
+    NodeLeft { node: NodeId, epoch: Epoch },
+    /// A node is in the view again.
+    NodeReadmitted { node: NodeId, epoch: Epoch },
+    /// A node goes by this view from now on.
+    ViewAdopted { node: NodeId, epoch: Epoch },
     /// The coordinator opened a round.
     RoundOpened {
         round: Round,

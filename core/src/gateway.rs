@@ -14,7 +14,9 @@ use crate::event::Event;
 use crate::fold;
 use crate::ids::{Attempt, DomainId, NodeId, Round};
 use crate::machine::{Context, Machine};
+use crate::membership::Word;
 use crate::tensor::{Hash, Layout};
+use crate::view::View;
 use crate::wire::{
     Commit, Contribution, Control, DomainJoin, Exported, Join, ModelRef, Open, RegionRef,
     SliceMeasure, Term, Train,
@@ -42,6 +44,10 @@ pub enum Message {
     MemberSilent(NodeId),
     /// A member is lost: it is out of the round unless it comes back.
     MemberLost(NodeId),
+    /// A member was silent through the whole ladder: the coordinator should put it out.
+    MemberOverdue(NodeId),
+    /// Who is in, from now on.
+    View(View),
     /// From a member.
     Member(NodeId, Control),
     /// The model lies in a region that the domain may READ, or could not be had.
@@ -103,6 +109,10 @@ pub struct Gateway {
     silent: BTreeSet<NodeId>,
     holds: BTreeMap<NodeId, (Round, Hash)>,
     adopted: Option<(Round, Hash)>,
+    /// Who takes no part, by the view.
+    out: BTreeSet<NodeId>,
+    /// What the coordinator was told of each member last.
+    told: BTreeMap<NodeId, Word>,
     current: Option<Current>,
 }
 
@@ -226,6 +236,8 @@ impl Gateway {
             silent: BTreeSet::new(),
             holds: BTreeMap::new(),
             adopted: None,
+            out: BTreeSet::new(),
+            told: BTreeMap::new(),
             current: None,
         }
     }
@@ -260,8 +272,51 @@ impl Gateway {
             hash,
             members,
         })));
+        // Who is among the members is active.
+        for (node, word) in &self.told {
+            if self.present.contains(node) && *word == Word::Active {
+                continue;
+            }
+            let (node, word) = (node.clone(), *word);
+            cx.effect(Effect::Tell(Control::Standing { node, word }));
+        }
         self.adopted = None;
         self.tell_adopted(cx);
+    }
+
+    /// Tells the coordinator how a member does, if that is news.
+    fn stand(&mut self, cx: &mut Context<'_, Effect>, node: &NodeId, word: Word) {
+        if self.told.insert(node.clone(), word) != Some(word) {
+            let node = node.clone();
+            cx.effect(Effect::Tell(Control::Standing { node, word }));
+        }
+    }
+
+    fn on_view(&mut self, cx: &mut Context<'_, Effect>, view: &View) {
+        let ranks = self.ranks.iter();
+        let out: BTreeSet<NodeId> = ranks.filter(|rank| view.is_out(rank)).cloned().collect();
+        let before = std::mem::replace(&mut self.out, out.clone());
+        for node in out.difference(&before) {
+            self.present.remove(node);
+            self.leave_out(node);
+        }
+        self.fold_without(cx, &out);
+        self.resume_work(cx);
+        self.tell_adopted(cx);
+        for node in before.difference(&out) {
+            cx.effect(Effect::Member(node.clone(), Control::Rejoin));
+        }
+    }
+
+    /// Takes what a node brought out of the round.
+    fn leave_out(&mut self, node: &NodeId) {
+        if let Some(current) = &mut self.current {
+            current.open.cohort.retain(|asked| asked != node);
+            current.exports.remove(node);
+            if let Some(weighed) = &mut current.weighed {
+                weighed.retain(|weighed| weighed.weight.node != *node);
+            }
+        }
     }
 
     /// The open round.
@@ -344,7 +399,8 @@ impl Gateway {
         cx.effect(Effect::Obtain { round, base, hash });
     }
 
-    fn on_open(&mut self, cx: &mut Context<'_, Effect>, open: Open) {
+    fn on_open(&mut self, cx: &mut Context<'_, Effect>, mut open: Open) {
+        open.cohort.retain(|node| !self.out.contains(node));
         let (base_round, base) = (open.base_round, open.base);
         if self
             .model
@@ -441,7 +497,7 @@ impl Gateway {
                 }
             }
             Control::Finish { reason } => {
-                for node in &self.present {
+                for node in self.present.iter().chain(&self.out) {
                     cx.effect(Effect::Member(
                         node.clone(),
                         Control::Leave {
@@ -480,6 +536,11 @@ impl Gateway {
                     });
                     return cx.effect(Effect::Member(node, Control::Leave { reason }));
                 }
+                self.stand(cx, &node, Word::Active);
+                if self.out.contains(&node) {
+                    // Heard, which is all it takes to be let in again when its time has come.
+                    return;
+                }
                 self.present.insert(node.clone());
                 self.silent.remove(&node);
                 self.holds.insert(node.clone(), (round, hash));
@@ -515,6 +576,11 @@ impl Gateway {
                         cx.effect(Effect::Member(node, Control::Adopt(model)));
                     }
                 }
+            }
+            Control::Departing => {
+                self.stand(cx, &node, Word::Left);
+                self.silent.insert(node);
+                self.resume_work(cx);
             }
             Control::Measured(measured) => self.on_measured(cx, &node, measured),
             Control::Folded(folded) => self.on_folded(cx, &node, folded),
@@ -615,11 +681,17 @@ impl Machine for Gateway {
                 self.silent.remove(&node);
                 cx.effect(Effect::Member(node, Control::Rejoin));
             }
+            Message::View(view) => self.on_view(cx, &view),
+            Message::MemberOverdue(node) => self.stand(cx, &node, Word::Overdue),
             Message::MemberSilent(node) => {
+                if self.told.get(&node) == Some(&Word::Active) {
+                    self.stand(cx, &node, Word::Suspect);
+                }
                 self.silent.insert(node);
                 self.resume_work(cx);
             }
             Message::MemberLost(node) => {
+                self.stand(cx, &node, Word::Restoring);
                 self.present.remove(&node);
                 self.silent.remove(&node);
                 if let Some(current) = &self.current {

@@ -11,6 +11,7 @@
 //! * [`machine`]: the form that every state machine has.
 //! * [`aggregate`], [`outer`], [`fold`]: the mathematics of a round.
 //! * [`wire`]: what travels between nodes.
+//! * [`view`], [`membership`]: who takes part, in numbered views.
 //! * [`link`], [`heartbeat`], [`member`], [`gateway`], [`coordinator`]: the state machines of a connection, of a peer's liveness, of a
 //!   node, of its domain and of the federation.
 //! * [`trainer`]: what a user's model must do.
@@ -28,10 +29,12 @@ pub mod ids;
 pub mod link;
 pub mod machine;
 pub mod member;
+pub mod membership;
 pub mod outer;
 pub mod plan;
 pub mod rng;
 pub mod tensor;
 pub mod time;
 pub mod trainer;
+pub mod view;
 pub mod wire;

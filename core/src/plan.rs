@@ -280,6 +280,41 @@ pub struct HeartbeatPlan {
     pub every: Duration,
     /// Waits of the retry rung.
     pub retry: Vec<Duration>,
+    /// How long an evicted node stays out.
+    pub cooldown: Cooldown,
+}
+
+/// How long an evicted node stays out: longer each time, up to a cap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cooldown {
+    /// After the first eviction.
+    pub first: Duration,
+    /// At most.
+    pub cap: Duration,
+}
+
+impl Default for Cooldown {
+    fn default() -> Self {
+        Cooldown {
+            first: Duration::from_secs(10),
+            cap: Duration::from_secs(600),
+        }
+    }
+}
+
+impl Cooldown {
+    /// After the n-th eviction in a row, n from 1.
+    pub fn span(&self, times: u32) -> Duration {
+        let doublings = times.saturating_sub(1).min(31);
+        self.first.saturating_mul(1 << doublings).min(self.cap)
+    }
+}
+
+impl HeartbeatPlan {
+    /// Silence that makes a peer suspect.
+    pub fn limit(&self) -> Duration {
+        self.every * crate::heartbeat::PERIODS_SILENT
+    }
 }
 
 /// `[security]`.
@@ -323,17 +358,16 @@ impl Plan {
             .collect()
     }
 
-    /// The nodes that `node` keeps a link to: its domain, and across the WAN gateways and coordinator.
+    /// The nodes that `node` keeps a link to: its domain, and across the WAN the coordinator with every gateway and its successors.
     pub fn peers(&self, node: &NodeId) -> Vec<NodeId> {
         let mut peers: Vec<NodeId> = Vec::new();
         for domain in &self.domains {
-            let gateway = domain.gateway();
             if domain.id == node.domain() {
                 peers.extend(domain.nodes.iter().map(|peer| peer.id.clone()));
-            } else if *node == self.coordinator
-                || (*gateway == self.coordinator && self.is_gateway(node))
-            {
-                peers.push(gateway.clone());
+            } else if *node == self.coordinator {
+                peers.extend(domain.gateways.iter().cloned());
+            } else if domain.id == self.coordinator.domain() && self.may_be_gateway(node) {
+                peers.push(self.coordinator.clone());
             }
         }
         peers.retain(|peer| peer != node);
@@ -345,15 +379,15 @@ impl Plan {
         a.domain() != b.domain()
     }
 
-    /// Whether `node` is its domain's acting gateway.
-    pub fn is_gateway(&self, node: &NodeId) -> bool {
+    /// Whether `node` is in its domain's list of gateways.
+    pub fn may_be_gateway(&self, node: &NodeId) -> bool {
         self.domain(&node.domain())
-            .is_some_and(|domain| domain.gateway() == node)
+            .is_some_and(|domain| domain.gateways.contains(node))
     }
 }
 
 impl DomainPlan {
-    /// The acting gateway: the first of the list.
+    /// The first gateway of the list.
     pub fn gateway(&self) -> &NodeId {
         &self.gateways[0]
     }

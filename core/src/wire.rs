@@ -12,17 +12,19 @@ use serde::{Deserialize, Serialize};
 use crate::aggregate::{Report, Weight};
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::plan::SyncEvery;
+use crate::membership::Word;
 use crate::tensor::{Hash, Layout};
+use crate::view::View;
 
 pub use codec::DecodeError;
 pub use header::{FrameHeader, ObjectHeader, RegionHeader};
 
 /// The protocol's version; the handshake refuses another.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0xe59b_a44d_6631_c944;
+pub const FINGERPRINT: u64 = 0x4e74_1326_cc39_87ba;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;
@@ -335,6 +337,9 @@ pub enum Control {
     },
     Endpoint(Vec<u8>),
 
+    // Coordinator to gateways and their successors, and from these to their domain.
+    View(View),
+
     // Coordinator to gateway.
     Resync,
     Open(Open),
@@ -381,6 +386,10 @@ pub enum Control {
         hash: Hash,
         nodes: Vec<NodeId>,
     },
+    Standing {
+        node: NodeId,
+        word: Word,
+    },
 
     // Gateway to member.
     Rejoin,
@@ -409,6 +418,7 @@ pub enum Control {
         round: Round,
         hash: Hash,
     },
+    Departing,
 }
 
 #[cfg(test)]

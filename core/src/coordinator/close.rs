@@ -17,6 +17,7 @@ impl Coordinator {
         if self.ending.is_some() {
             return;
         }
+        self.review(cx);
         let Some(current) = &self.current else {
             return self.open_next(cx);
         };
@@ -36,28 +37,25 @@ impl Coordinator {
         }
     }
 
-    fn is_lost(&self, node: &NodeId) -> bool {
-        self.domains
-            .get(&node.domain())
-            .is_some_and(|domain| domain.lost)
-    }
-
     fn check_reports(&mut self, cx: &mut Context<'_, Effect>) {
         let Some(current) = &self.current else { return };
-        if current.cohort.is_empty() {
+        let everybody_is_absent = self.plan.cohort(current.round).is_empty();
+        if everybody_is_absent {
             return self.abort(cx, "empty cohort: every node is declared absent".into());
         }
         let quorum = is_met(&self.plan, current, current.reports.keys());
         let waiting = current.cohort.iter().any(|node| {
             !current.has_answered(node)
                 && !current.unreachable.contains(node)
-                && !self.is_lost(node)
+                && self.may_come(node, cx.now())
         });
         if quorum && (!waiting || current.is_grace_over(cx.now())) {
             return self.weigh(cx);
         }
+        // Who is out of the view may come back, for the next round; until the deadline there is no reason to hurry.
         let able = current.cohort.iter().filter(|node| current.may_count(node));
-        if !is_met(&self.plan, current, able.clone()) {
+        let out = self.view().out.keys().chain(&current.out);
+        if !is_met(&self.plan, current, able.clone().chain(out)) {
             let reason = current.hopeless(&self.plan, able);
             return self.abort(cx, reason);
         }
@@ -110,7 +108,8 @@ impl Coordinator {
             .copied()
             .filter(|node| !current.failed.contains_key(*node))
             .chain(inside.iter().copied())
-            .chain(on_the_way);
+            .chain(on_the_way)
+            .chain(&current.out);
         if !is_met(&self.plan, current, able.clone()) {
             let reason = current.hopeless(&self.plan, able);
             return self.abort(cx, reason);

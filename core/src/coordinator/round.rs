@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Committed, EPOCH, Outcome};
+use super::{Committed, Outcome};
 use crate::aggregate::{Report, Weight};
 use crate::event::{RoundRecord, RoundState};
-use crate::ids::{Attempt, DomainId, NodeId, Round};
+use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::plan::{DomainPlan, Plan, Quorum};
 use crate::time::Micros;
 use crate::wire::{CHUNK_ELEMENTS, Contribution};
@@ -24,6 +24,7 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Current {
     pub(super) round: Round,
+    pub(super) epoch: Epoch,
     pub(super) cohort: Vec<NodeId>,
     pub(super) opened: Micros,
     pub(super) deadline: Micros,
@@ -38,6 +39,10 @@ pub(super) struct Current {
     pub(super) noting: BTreeMap<DomainId, Contribution>,
     pub(super) noted: BTreeMap<DomainId, Contribution>,
     pub(super) dropped: BTreeMap<DomainId, String>,
+    /// Contributions noted from a gateway that acts no more: the bytes are with it.
+    pub(super) stale: BTreeMap<DomainId, Contribution>,
+    /// Who was put out of the view while the round was open.
+    pub(super) out: BTreeSet<NodeId>,
     pub(super) arrivals: BTreeMap<NodeId, Duration>,
     pub(super) outcome: Option<Outcome>,
 }
@@ -46,6 +51,7 @@ impl Current {
     /// A round of `cohort` that stops accepting at `deadline`.
     pub(super) fn new(
         round: Round,
+        epoch: Epoch,
         cohort: Vec<NodeId>,
         opened: Micros,
         deadline: Micros,
@@ -53,6 +59,7 @@ impl Current {
     ) -> Self {
         Current {
             round,
+            epoch,
             cohort,
             opened,
             deadline,
@@ -67,6 +74,8 @@ impl Current {
             noting: BTreeMap::new(),
             noted: BTreeMap::new(),
             dropped: BTreeMap::new(),
+            stale: BTreeMap::new(),
+            out: BTreeSet::new(),
             arrivals: BTreeMap::new(),
             outcome: None,
         }
@@ -83,7 +92,7 @@ impl Current {
 
     /// The highest start of its fold that a domain has announced.
     pub(super) fn known_attempt(&self, domain: &DomainId) -> Option<Attempt> {
-        [&self.noted, &self.noting]
+        [&self.noted, &self.noting, &self.stale]
             .into_iter()
             .filter_map(|known| known.get(domain))
             .map(|known| known.attempt)
@@ -184,6 +193,7 @@ impl Current {
         let mut late: Vec<NodeId> = self
             .cohort
             .iter()
+            .chain(&self.out)
             .filter(|node| !counted.contains(node) && !self.refused.contains_key(node))
             .cloned()
             .collect();
@@ -193,15 +203,16 @@ impl Current {
             .iter()
             .map(|(domain, reason)| format!("{domain}: {reason}"))
             .collect();
+        let asked = self.cohort.len() + self.out.len();
         let (state, reason) = match aborted {
             Some(reason) => (RoundState::Aborted, reason),
-            None if counted.len() == self.cohort.len() => (RoundState::Committed, String::new()),
+            None if counted.len() == asked => (RoundState::Committed, String::new()),
             None => {
                 let details = [self.complaints(), dropped.join("; ")]
                     .into_iter()
                     .filter(|text| !text.is_empty())
                     .collect::<Vec<_>>();
-                let mut reason = format!("{} of {}", counted.len(), self.cohort.len());
+                let mut reason = format!("{} of {asked}", counted.len());
                 if !details.is_empty() {
                     reason = format!("{reason} ({})", details.join("; "));
                 }
@@ -210,7 +221,7 @@ impl Current {
         };
         RoundRecord {
             round: self.round,
-            epoch: EPOCH,
+            epoch: self.epoch,
             state,
             reason,
             counted,
@@ -312,4 +323,17 @@ pub(super) fn is_met<'a>(
     let domains: BTreeSet<DomainId> = nodes.iter().map(|node| node.domain()).collect();
     let (needed_nodes, needed_domains) = needed(plan, current);
     !nodes.is_empty() && nodes.len() >= needed_nodes && domains.len() >= needed_domains
+}
+
+/// Whether these nodes would be enough for some round.
+pub(super) fn could_meet<'a>(plan: &Plan, nodes: impl Iterator<Item = &'a NodeId>) -> bool {
+    let nodes: BTreeSet<&NodeId> = nodes.collect();
+    let domains: BTreeSet<DomainId> = nodes.iter().map(|node| node.domain()).collect();
+    match plan.round.quorum {
+        Quorum::All => !nodes.is_empty(),
+        Quorum::AtLeast {
+            nodes: enough,
+            domains: spread,
+        } => nodes.len() >= enough && domains.len() >= spread,
+    }
 }

@@ -1,4 +1,5 @@
 mod closing;
+mod views;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -27,7 +28,7 @@ fn nothing_opens_before_the_state_is_loaded() {
 fn a_domain_that_joins_later_gets_the_open_round() {
     let mut run = Run::open(plan(&[1, 1]));
     assert_eq!(
-        run.tell(Message::DomainUp(d(1))),
+        run.tell(Message::Up(n("d1/n0"))),
         [Effect::Tell(d(1), Control::Resync)]
     );
     assert_eq!(
@@ -146,7 +147,7 @@ fn nobody_waits_for_a_node_that_failed_is_unreachable_or_of_a_lost_domain() {
                 reason: "gone".into(),
             },
         ),
-        Message::DomainLost(d(1)),
+        Message::Watched(n("d1/n0"), Word::Restoring),
     ] {
         let mut run = Run::open(some(&[1, 2], 2, 2));
         run.report("d0/n0");
@@ -764,7 +765,7 @@ fn the_run_ends_once_every_domain_holds_the_last_model() {
 fn nobody_waits_for_a_lost_domain_and_it_is_said() {
     let mut run = last_round(&[1, 1]);
     run.domain(0, adopted());
-    run.tell(Message::DomainLost(d(1)));
+    run.tell(Message::Watched(n("d1/n0"), Word::Restoring));
     run.finished();
     assert!(run.says("does not hold the last model: its gateway gives no sign of life"));
 }
@@ -967,8 +968,8 @@ impl Run {
     }
 
     fn report(&mut self, node: &str) -> Vec<Effect> {
-        let domain = n(node).domain();
-        self.tell(Message::Domain(domain, reported(1, report(node))))
+        let gateway = n(&format!("{}/n0", n(node).domain()));
+        self.tell(Message::Domain(gateway, reported(1, report(node))))
     }
 
     fn weigh(&mut self, weights: &[(&str, f64)]) -> Vec<Effect> {
@@ -1095,6 +1096,7 @@ fn loaded(round: Round) -> Committed {
         tally: (round, 0, 0),
         accuracy: 0.0,
         loss: 0.0,
+        view: None,
     }
 }
 
@@ -1115,7 +1117,7 @@ fn adopted() -> Control {
 }
 
 fn dom(domain: usize, control: Control) -> Message {
-    Message::Domain(d(domain), control)
+    Message::Domain(n(&format!("d{domain}/n0")), control)
 }
 
 fn join() -> Message {
@@ -1134,7 +1136,7 @@ fn join_of(layout: &Layout) -> Control {
 fn open(round: Round, base: Round, cohort: &[&str]) -> Control {
     Control::Open(Open {
         round,
-        epoch: EPOCH,
+        epoch: 1,
         base_round: base,
         base: hash(base),
         cohort: cohort.iter().map(|node| n(node)).collect(),
@@ -1159,7 +1161,7 @@ fn report(node: &str) -> Report {
 fn reported(round: Round, report: Report) -> Control {
     Control::Reported {
         round,
-        epoch: EPOCH,
+        epoch: 1,
         report,
     }
 }
@@ -1177,7 +1179,7 @@ fn contribution(domain: usize, attempt: Attempt, members: &[&str]) -> Contributi
     let weight = members.len() as f64;
     Contribution {
         round: 1,
-        epoch: EPOCH,
+        epoch: 1,
         attempt,
         domain: d(domain),
         members: members.iter().map(|node| n(node)).collect(),

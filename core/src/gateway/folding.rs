@@ -35,6 +35,7 @@ impl Gateway {
         let weighed: Vec<Weighed> = weights
             .into_iter()
             .zip(norms)
+            .filter(|(weight, _)| !self.out.contains(&weight.node))
             .map(|(weight, norm)| Weighed { weight, norm })
             .collect();
         current.closed = false;
@@ -107,6 +108,23 @@ impl Gateway {
             .terms()
             .any(|(node, ..)| !inside.is_some_and(|inside| inside.contains(node)));
         if may && more {
+            self.fold(cx);
+        }
+    }
+
+    /// Folds again, if what is folded or announced holds somebody who takes no part any more.
+    pub(super) fn fold_without(&mut self, cx: &mut Context<'_, Effect>, out: &BTreeSet<NodeId>) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        let holds = |members: &[NodeId]| members.iter().any(|member| out.contains(member));
+        let folding = current.fold.as_ref();
+        let standing = current.contribution.as_ref();
+        if folding.is_some_and(|folding| holds(&folding.members))
+            || standing.is_some_and(|standing| holds(&standing.members))
+        {
+            current.contribution = None;
+            current.answered = false;
             self.fold(cx);
         }
     }

@@ -369,6 +369,63 @@ fn a_coordinator_that_opens_the_round_again_hears_again_what_is_known() {
     assert_eq!(effects.len(), 3, "b and c are asked once more: {effects:?}");
 }
 
+// ---- views ----
+
+#[test]
+fn the_coordinator_hears_how_members_do_once_each_time() {
+    let mut hq = Domain::joined();
+    hq.standings.clear();
+    hq.tell(Message::MemberSilent(n("b")));
+    hq.tell(Message::MemberSilent(n("b")));
+    hq.tell(Message::MemberLost(n("b")));
+    hq.tell(Message::MemberOverdue(n("b")));
+    hq.member("b", join(0));
+    hq.member("b", Control::Departing);
+    let words = [
+        Word::Suspect,
+        Word::Restoring,
+        Word::Overdue,
+        Word::Active,
+        Word::Left,
+    ];
+    assert_eq!(hq.standings, words.map(|word| (n("b"), word)));
+    hq.standings.clear();
+    hq.coordinator(Control::Resync);
+    assert_eq!(hq.standings, [(n("b"), Word::Left)], "whoever asks may know nothing");
+}
+
+#[test]
+fn who_is_put_out_leaves_the_fold_and_the_sum_that_waits_for_an_answer() {
+    let mut hq = Domain::exported();
+    hq.weigh(&["a", "b", "c"]);
+    let effects = hq.tell(Message::View(without("b")));
+    let folds: Vec<&Fold> = effects.iter().filter_map(try_fold_of).collect();
+    assert!(folds.iter().all(|fold| fold.attempt == 1 && fold.terms.len() == 2));
+    assert!(!folds.is_empty());
+
+    let mut hq = Domain::contributed();
+    let effects = hq.tell(Message::View(without("b")));
+    assert!(effects.iter().filter_map(try_fold_of).count() > 0, "{effects:?}");
+    assert_eq!(hq.machine.offered(), None);
+    assert!(hq.member("b", exported("b")).is_empty(), "its update never counts");
+}
+
+#[test]
+fn who_is_out_is_heard_but_given_nothing_to_do_until_it_is_in_again() {
+    let mut hq = Domain::joined();
+    hq.tell(Message::View(without("b")));
+    hq.standings.clear();
+    assert_eq!(hq.member("b", join(0)), []);
+    assert_eq!(hq.standings, [], "that it is here was known");
+    assert_eq!(hq.open(1, 0).len(), 2);
+    let back = hq.tell(Message::View(View {
+        epoch: 3,
+        out: Default::default(),
+        ..without("b")
+    }));
+    assert_eq!(back, [Effect::Member(n("b"), Control::Rejoin)]);
+}
+
 // ---- folding ----
 
 #[test]
@@ -665,6 +722,8 @@ fn the_end_reaches_every_member_also_one_that_comes_later() {
 struct Domain {
     machine: Gateway,
     events: Vec<Event>,
+    /// What the coordinator was told of members, apart from all else.
+    standings: Vec<(NodeId, Word)>,
 }
 
 impl Domain {
@@ -678,6 +737,7 @@ impl Domain {
         Domain {
             machine,
             events: Vec::new(),
+            standings: Vec::new(),
         }
     }
 
@@ -748,7 +808,15 @@ impl Domain {
         self.machine
             .handle(message, &mut Context::new(Micros(0), &mut out));
         self.events.extend(out.events);
-        out.effects.into()
+        let (standings, effects): (Vec<Effect>, Vec<Effect>) = out
+            .effects
+            .into_iter()
+            .partition(|effect| matches!(effect, Effect::Tell(Control::Standing { .. })));
+        self.standings.extend(standings.into_iter().map(|effect| match effect {
+            Effect::Tell(Control::Standing { node, word }) => (node, word),
+            _ => unreachable!("filtered above"),
+        }));
+        effects
     }
 
     fn coordinator(&mut self, control: Control) -> Vec<Effect> {
@@ -880,6 +948,22 @@ impl Domain {
             attempt,
             answer,
         })
+    }
+}
+
+fn without(name: &str) -> View {
+    View {
+        epoch: 2,
+        coordinator: n("a"),
+        gateways: [(n("a").domain(), n("a"))].into(),
+        out: [(n(name), crate::view::Out::Evicted(1))].into(),
+    }
+}
+
+fn try_fold_of(effect: &Effect) -> Option<&Fold> {
+    match effect {
+        Effect::Member(_, Control::Fold(fold)) => Some(fold),
+        _ => None,
     }
 }
 

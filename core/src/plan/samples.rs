@@ -55,6 +55,7 @@ pub fn plan(sizes: &[usize]) -> Plan {
         heartbeat: HeartbeatPlan {
             every: Duration::from_millis(500),
             retry: [1, 2, 4].map(Duration::from_secs).to_vec(),
+            cooldown: Cooldown::default(),
         },
         security: SecurityPlan::default(),
         checkpoint: CheckpointPlan {

@@ -1,6 +1,7 @@
 //! One message of each kind, for tests that must know them all.
 
 use super::*;
+use crate::view::Out;
 
 /// A kind's name. A new variant does not compile before it is named here, and a test wants a sample of every name.
 pub fn name(control: &Control) -> &'static str {
@@ -35,16 +36,19 @@ pub fn name(control: &Control) -> &'static str {
         Control::Measured(_) => "Measured",
         Control::Folded(_) => "Folded",
         Control::Holds { .. } => "Holds",
+        Control::View(_) => "View",
+        Control::Standing { .. } => "Standing",
+        Control::Departing => "Departing",
     }
 }
 
 /// Kinds of control messages.
-pub const KINDS: usize = 30;
+pub const KINDS: usize = 33;
 
 /// At least one message of each kind, with every form of what is inside.
 pub fn controls() -> Vec<Control> {
     let (round, epoch, reason) = (3, 1, String::from("why"));
-    let node = node("hq/a");
+    let node = named("hq/a");
     let hash = Hash([0xAB; 32]);
     vec![
         Control::Fetch {
@@ -199,6 +203,22 @@ pub fn controls() -> Vec<Control> {
         folded(Ok(region())),
         folded(Err((node, reason))),
         Control::Holds { round, hash },
+        Control::View(View {
+            epoch,
+            coordinator: named("hq/a"),
+            gateways: [(named("hq/a").domain(), named("hq/a"))].into(),
+            out: [
+                (named("hq/a"), Out::Evicted(2)),
+                (named("hq/b"), Out::Left),
+            ]
+            .into(),
+        }),
+        standing(Word::Active),
+        standing(Word::Suspect),
+        standing(Word::Restoring),
+        standing(Word::Overdue),
+        standing(Word::Left),
+        Control::Departing,
     ]
 }
 
@@ -216,7 +236,7 @@ pub fn hello() -> Hello {
     }
 }
 
-fn node(name: &str) -> NodeId {
+fn named(name: &str) -> NodeId {
     name.parse().expect("a name")
 }
 
@@ -226,7 +246,7 @@ fn layout() -> Layout {
 
 fn region() -> RegionRef {
     RegionRef {
-        owner: node("hq/a"),
+        owner: named("hq/a"),
         key: 9,
         len: 88,
     }
@@ -242,7 +262,7 @@ fn model() -> ModelRef {
 
 fn weight() -> Weight {
     Weight {
-        node: node("hq/a"),
+        node: named("hq/a"),
         weight: 10.0,
         clip: 0.5,
         reason: "clipped".into(),
@@ -251,7 +271,7 @@ fn weight() -> Weight {
 
 fn report() -> Report {
     Report {
-        node: node("hq/a"),
+        node: named("hq/a"),
         samples: 10,
         loss: 1.5,
         steps: 4,
@@ -272,7 +292,7 @@ fn answer(answer: Answer) -> Control {
 fn measured(result: Result<Vec<SliceMeasure>, String>) -> Control {
     Control::Measured(Measured {
         round: 3,
-        node: node("hq/a"),
+        node: named("hq/a"),
         key: 9,
         result,
     })
@@ -285,4 +305,9 @@ fn folded(result: Result<RegionRef, (NodeId, String)>) -> Control {
         slices: vec![0],
         result,
     })
+}
+
+fn standing(word: Word) -> Control {
+    let node = named("hq/a");
+    Control::Standing { node, word }
 }

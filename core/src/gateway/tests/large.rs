@@ -13,6 +13,7 @@ fn measured(ranks: usize) -> (Domain, Vec<String>) {
     let mut hq = Domain {
         machine: Gateway::new("hq".parse().unwrap(), ids, layout),
         events: Vec::new(),
+        standings: Vec::new(),
     };
     hq.obtained(0);
     (hq, names)

@@ -1,0 +1,243 @@
+//! Who is put out, who comes back, who succeeds a gateway.
+
+use super::*;
+use crate::membership::State;
+use crate::view::Out as Gone;
+
+/// Domain d1 has a second gateway.
+fn pair(quorum: (usize, usize)) -> Plan {
+    let mut plan = some(&[2, 3], quorum.0, quorum.1);
+    plan.domains[1].gateways = vec![n("d1/n0"), n("d1/n1")];
+    plan
+}
+
+fn standing(node: &str, word: Word) -> Message {
+    let gateway = n(&format!("{}/n0", n(node).domain()));
+    let node = n(node);
+    Message::Domain(gateway, Control::Standing { node, word })
+}
+
+fn written(effects: &[Effect]) -> View {
+    let mut views = effects.iter().filter_map(|effect| match effect {
+        Effect::View(view) => Some(view.clone()),
+        _ => None,
+    });
+    views.next().expect("a view is written")
+}
+
+impl Run {
+    fn is_quiet(&self) -> bool {
+        !self
+            .effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::View(_)))
+    }
+
+    fn view(&mut self, message: Message) -> View {
+        let view = written(&self.tell(message));
+        self.tell(Message::Viewed(view.epoch, Ok(())));
+        view
+    }
+}
+
+#[test]
+fn a_view_is_written_before_it_holds_and_before_anybody_is_told() {
+    let mut run = Run::open(pair((2, 1)));
+    run.tell(Message::Up(n("d1/n0")));
+    run.join(1);
+    let effects = run.tell(standing("d1/n2", Word::Overdue));
+    let view = written(&effects);
+    assert_eq!(view.out, [(n("d1/n2"), Gone::Evicted(1))].into());
+    assert_eq!(run.machine.view().epoch, 1);
+    let effects = run.tell(Message::Viewed(2, Ok(())));
+    assert_eq!(run.machine.view(), &view);
+    for node in ["d0/n0", "d1/n0"] {
+        let told = Effect::Send(n(node), Control::View(view.clone()));
+        assert!(effects.contains(&told), "{node}");
+    }
+    assert!(run.events.contains(&Event::NodeEvicted {
+        node: n("d1/n2"),
+        epoch: 2,
+        cooldown_ms: 10_000
+    }));
+}
+
+#[test]
+fn a_view_that_cannot_be_written_ends_the_run() {
+    let mut run = Run::open(pair((2, 1)));
+    run.join(1);
+    run.tell(standing("d1/n2", Word::Overdue));
+    let effects = run.tell(Message::Viewed(2, Err("disk full".into())));
+    let Some(Effect::Finish(finished)) = effects.last() else {
+        panic!("{effects:?}")
+    };
+    assert!(finished.reason.contains("disk full"), "{}", finished.reason);
+}
+
+#[test]
+fn the_open_round_goes_on_without_who_is_put_out_and_names_it() {
+    let mut run = Run::open(pair((4, 2)));
+    run.tell(Message::Up(n("d1/n0")));
+    run.join(1);
+    run.report("d1/n2");
+    run.view(standing("d1/n2", Word::Overdue));
+    run.report("d0/n0");
+    run.report("d0/n1");
+    run.report("d1/n0");
+    let effects = run.report("d1/n1");
+    let [Effect::Weigh(1, reports)] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    assert!(reports.iter().all(|report| report.node != n("d1/n2")));
+    run.report("d1/n2");
+    assert!(matches!(run.events.last(), Some(Event::UpdateRefused { .. })));
+    run.weigh(&[("d0/n0", 1.0), ("d0/n1", 1.0), ("d1/n0", 1.0), ("d1/n1", 1.0)]);
+    run.contribute(0, 0, &["d0/n0", "d0/n1"]);
+    run.contribute(1, 0, &["d1/n0", "d1/n1"]);
+    run.noted(0, 0);
+    run.noted(1, 0);
+    let effects = run.compute(0);
+    let [Effect::Commit(record)] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(record.state, RoundState::Degraded);
+    assert_eq!((record.epoch, &record.late[..]), (1, &[n("d1/n2")][..]));
+}
+
+/// ROUND-4.
+#[test]
+fn who_is_in_a_noted_sum_is_put_out_after_the_round() {
+    let mut run = Run::weighed(pair((2, 1)));
+    run.contribute(1, 0, &["d1/n0", "d1/n1", "d1/n2"]);
+    run.tell(standing("d1/n2", Word::Overdue));
+    assert!(run.is_quiet(), "it is being noted");
+    run.noted(1, 0);
+    run.contribute(0, 0, &["d0/n0", "d0/n1"]);
+    run.noted(0, 0);
+    run.compute(0);
+    assert!(run.is_quiet());
+    let effects = run.tell(Message::Committed(1, Ok(())));
+    assert!(written(&effects).is_out(&n("d1/n2")));
+    assert!(run.opened(2));
+    assert!(!run.machine.current.as_ref().unwrap().cohort.contains(&n("d1/n2")));
+}
+
+#[test]
+fn a_sum_with_somebody_who_was_put_out_meanwhile_is_not_taken() {
+    let mut run = Run::weighed(pair((2, 1)));
+    run.tell(standing("d1/n2", Word::Overdue));
+    let effects = run.contribute(1, 0, &["d1/n0", "d1/n1", "d1/n2"]);
+    assert_eq!(effects, [], "its gateway hears of the view and folds again");
+    let effects = run.contribute(1, 1, &["d1/n0", "d1/n1"]);
+    assert!(matches!(effects[..], [Effect::Note(_)]));
+}
+
+#[test]
+fn a_lost_gateway_is_succeeded_by_the_next_one_that_can_be_reached() {
+    let mut run = Run::weighed(pair((2, 1)));
+    run.tell(Message::Up(n("d1/n0")));
+    run.contribute(1, 0, &["d1/n0", "d1/n1", "d1/n2"]);
+    run.noted(1, 0);
+    let lost = Message::Watched(n("d1/n0"), Word::Restoring);
+    run.tell(lost);
+    assert!(run.is_quiet(), "the other one is not there either");
+    let view = run.view(Message::Up(n("d1/n1")));
+    assert_eq!(view.gateways[&d(1)], n("d1/n1"));
+    assert!(view.out.is_empty(), "a lost gateway is not evicted for that");
+    let old = run.contribute(1, 1, &["d1/n0"]);
+    assert_eq!(old, [], "who is not the gateway any more is not heard");
+    let effects = run.tell(Message::Domain(n("d1/n1"), join_of(&layout())));
+    let opens = effects.iter().find_map(|effect| match effect {
+        Effect::Tell(_, Control::Open(open)) => Some(open),
+        _ => None,
+    });
+    let open = opens.expect("it is told of the open round");
+    assert_eq!((open.epoch, open.attempt), (1, 1), "opening epoch, a new attempt");
+    let mut again = contribution(1, 1, &["d1/n1", "d1/n2"]);
+    again.epoch = 1;
+    let effects = run.tell(Message::Domain(n("d1/n1"), Control::Contribute(again)));
+    assert!(matches!(effects[..], [Effect::Note(_)]), "{effects:?}");
+}
+
+#[test]
+fn a_returning_gateway_does_not_take_its_place_back() {
+    let mut run = Run::open(pair((2, 1)));
+    run.tell(Message::Up(n("d1/n0")));
+    run.tell(Message::Up(n("d1/n1")));
+    run.view(Message::Watched(n("d1/n0"), Word::Restoring));
+    let before = run.effects.len();
+    run.tell(Message::Up(n("d1/n0")));
+    let after = run.effects.iter().skip(before);
+    let sent: Vec<&Effect> = after.collect();
+    assert!(
+        matches!(sent[..], [Effect::Send(_, Control::View(_))]),
+        "it hears of the view: {sent:?}"
+    );
+    assert_eq!(run.machine.view().gateways[&d(1)], n("d1/n1"));
+}
+
+/// VIEW-1: a coordinator that was restarted goes on from the view that was written down.
+#[test]
+fn a_restarted_coordinator_goes_on_from_its_last_view() {
+    let mut view = View::first(&pair((2, 1)));
+    view.epoch = 5;
+    view.out.insert(n("d1/n2"), Gone::Evicted(2));
+    let mut run = Run::new(pair((2, 1)));
+    let view_of = Some(view.clone());
+    run.tell(Message::Start(Committed {
+        view: view_of,
+        ..loaded(3)
+    }));
+    assert_eq!(run.machine.view(), &view);
+    let current = run.machine.current.as_ref().unwrap();
+    assert_eq!((current.round, current.epoch), (4, 5));
+    assert!(!current.cohort.contains(&n("d1/n2")));
+}
+
+/// ROUND-7.
+#[test]
+fn the_cool_down_is_waived_for_nodes_without_which_there_is_no_quorum() {
+    let mut run = Run::open(pair((5, 2)));
+    run.tell(Message::Up(n("d1/n0")));
+    run.join(1);
+    for node in ["d0/n0", "d0/n1", "d1/n0", "d1/n1", "d1/n2"] {
+        run.tell(standing(node, Word::Active));
+    }
+    run.view(standing("d1/n2", Word::Overdue));
+    let back = run.view(standing("d1/n2", Word::Active));
+    assert!(back.out.is_empty());
+    assert!(run.events.contains(&Event::NodeReadmitted {
+        node: n("d1/n2"),
+        epoch: 3
+    }));
+    assert!(
+        !matches!(run.events.last(), Some(Event::Round(_))),
+        "the open round waits for its deadline, the next one has everybody"
+    );
+}
+
+#[test]
+fn a_user_may_lift_a_cool_down() {
+    let mut run = Run::open(pair((2, 1)));
+    run.join(1);
+    run.view(standing("d1/n2", Word::Overdue));
+    run.tell(standing("d1/n2", Word::Active));
+    let entry = |run: &Run| {
+        let mut entries = run.machine.membership().entries();
+        entries.find(|(node, _)| **node == n("d1/n2")).unwrap().1.clone()
+    };
+    assert_eq!(entry(&run).state, State::Evicted);
+    run.view(Message::Readmit(n("d1/n2")));
+    assert_eq!(entry(&run).state, State::Active);
+}
+
+#[test]
+fn a_gateway_that_leaves_hands_over_at_once() {
+    let mut run = Run::open(pair((2, 1)));
+    run.tell(Message::Up(n("d1/n0")));
+    run.join(1);
+    run.tell(Message::Up(n("d1/n1")));
+    let view = run.view(standing("d1/n0", Word::Left));
+    assert_eq!(view.gateways[&d(1)], n("d1/n1"));
+    assert_eq!(view.out, [(n("d1/n0"), Gone::Left)].into());
+}

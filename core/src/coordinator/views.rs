@@ -1,0 +1,260 @@
+//! Who takes part while rounds go on: words about nodes come in, views follow.
+//!
+//! A view is written down before anybody is told. The open round keeps its opening epoch; a later view only takes nodes out of it or points a
+//! domain to another gateway. Who is in a sum that may still be committed is put out after that round (ROUND-4).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::round::{Phase, could_meet};
+use super::{Coordinator, Domain, Effect};
+use crate::event::Event;
+use crate::ids::{DomainId, Epoch, NodeId};
+use crate::machine::Context;
+use crate::membership::Word;
+use crate::time::Micros;
+use crate::view::{Out, View};
+use crate::wire::Control;
+
+impl Coordinator {
+    pub(super) fn is_own(&self, node: &NodeId) -> bool {
+        *node == self.plan.coordinator
+    }
+
+    pub(super) fn on_up(&mut self, cx: &mut Context<'_, Effect>, node: NodeId) {
+        self.reach.insert(node.clone(), true);
+        self.membership.on_word(cx.now(), &node, Word::Active);
+        if !self.is_own(&node) {
+            self.send_view(cx, &node);
+        }
+        if self.view().is_gateway(&node) {
+            self.greet(cx, &node.domain());
+        }
+        self.check(cx);
+    }
+
+    /// Asks a domain, through its acting gateway, to say where it stands.
+    fn greet(&mut self, cx: &mut Context<'_, Effect>, domain: &DomainId) {
+        let Some(gateway) = self.view().gateway(domain).cloned() else {
+            return;
+        };
+        if self.view().is_out(&gateway) {
+            return;
+        }
+        if let Some(entry) = self.domains.get_mut(domain) {
+            entry.lost = false;
+            cx.effect(Effect::Tell(domain.clone(), Control::Resync));
+        }
+    }
+
+    pub(super) fn on_watched(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        node: NodeId,
+        word: Word,
+    ) {
+        let is_gateway = self.view().is_gateway(&node);
+        match word {
+            Word::Active => return self.on_up(cx, node),
+            // A link may be down for that long without anybody noticing.
+            Word::Suspect => {}
+            Word::Restoring | Word::Overdue | Word::Left => {
+                self.reach.insert(node.clone(), false);
+                if is_gateway {
+                    self.lose(cx, &node.domain());
+                }
+            }
+        }
+        // How a mere successor does, its own domain says.
+        if is_gateway {
+            self.membership.on_word(cx.now(), &node, word);
+        }
+        self.check(cx);
+    }
+
+    pub(super) fn on_word(&mut self, cx: &mut Context<'_, Effect>, node: &NodeId, word: Word) {
+        if self.view().is_gateway(node) {
+            // The gateway's own word for itself: only that it leaves is news.
+            if word == Word::Left && !self.is_own(node) {
+                self.on_watched(cx, node.clone(), word);
+            }
+            return;
+        }
+        self.membership.on_word(cx.now(), node, word);
+        self.check(cx);
+    }
+
+    fn lose(&mut self, cx: &mut Context<'_, Effect>, domain: &DomainId) {
+        let Some(entry) = self.domains.get_mut(domain).filter(|entry| !entry.lost) else {
+            return;
+        };
+        (entry.lost, entry.joined) = (true, false);
+        let round = self.current.as_ref().map_or(0, |current| current.round);
+        cx.report(Event::DomainDropped {
+            round,
+            domain: domain.clone(),
+            reason: "its gateway gives no sign of life".into(),
+        });
+    }
+
+    /// Lost gateways and who succeeds them: the next one of the list, from the top again, that can be reached.
+    fn successors(&self) -> BTreeMap<DomainId, NodeId> {
+        let mut successors = BTreeMap::new();
+        for domain in &self.plan.domains {
+            let acting = self.view().gateway(&domain.id);
+            let lost = self.domains.get(&domain.id).is_some_and(|entry| entry.lost)
+                || acting.is_some_and(|acting| self.view().is_out(acting) && !self.is_own(acting));
+            let place = domain.gateways.iter().position(|node| Some(node) == acting);
+            let (Some(place), true) = (place, lost) else {
+                continue;
+            };
+            let (before, after) = domain.gateways.split_at(place);
+            let candidate = after.iter().skip(1).chain(before).find(|node| {
+                self.reach.get(*node).copied().unwrap_or(false) && !self.view().is_out(node)
+            });
+            if let Some(candidate) = candidate {
+                successors.insert(domain.id.clone(), candidate.clone());
+            }
+        }
+        successors
+    }
+
+    /// Lets the next view be written if there is reason for one.
+    pub(super) fn review(&mut self, cx: &mut Context<'_, Effect>) {
+        if self.writing.is_some() || self.ending.is_some() || self.committed.is_none() {
+            return;
+        }
+        let now = cx.now();
+        let living = self.plan.nodes().map(|node| &node.id);
+        let living = living.filter(|node| self.may_come(node, now));
+        let scarce = !could_meet(&self.plan, living);
+        let next = self.membership.next(
+            now,
+            &self.successors(),
+            |node| !self.is_own(node) && self.may_evict(node),
+            |_| scarce,
+        );
+        if let Some(view) = next {
+            // From now on, so that nothing of theirs gets into a sum while the view is being written.
+            let gone: Vec<NodeId> = view.out.keys().cloned().collect();
+            gone.iter().for_each(|node| self.take_out(node));
+            self.writing = Some(view.clone());
+            cx.effect(Effect::View(view));
+        } else if let Some(at) = self.membership.wake(cx.now()) {
+            cx.wake_at(at);
+        }
+    }
+
+    /// Whether no sum that may still be committed holds the node's update.
+    fn may_evict(&self, node: &NodeId) -> bool {
+        let Some(current) = &self.current else {
+            return true;
+        };
+        let inside = |contributions: &BTreeMap<DomainId, crate::wire::Contribution>| {
+            contributions
+                .values()
+                .any(|contribution| contribution.members.contains(node))
+        };
+        match current.phase {
+            Phase::Reports => true,
+            Phase::Contributions => !inside(&current.noted) && !inside(&current.noting),
+            // Whether it will be weighed, or is being folded, is open.
+            Phase::Weighing | Phase::Folding(_) | Phase::Computing | Phase::Committing => {
+                !current.cohort.contains(node)
+            }
+        }
+    }
+
+    pub(super) fn on_viewed(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        epoch: Epoch,
+        result: Result<(), String>,
+    ) {
+        let Some(view) = self.writing.take_if(|view| view.epoch == epoch) else {
+            return;
+        };
+        if let Err(reason) = result {
+            let reason = format!("membership view {epoch} could not be written down: {reason}");
+            return self.end(cx, reason);
+        }
+        let gateways = self.view().gateways.clone();
+        cx.report(Event::EpochChanged { view: view.clone() });
+        let (gone, back) = self.membership.adopt(view, cx.now());
+        gone.iter().for_each(|node| self.report_gone(cx, node, epoch));
+        for node in back {
+            cx.report(Event::NodeReadmitted { node, epoch });
+        }
+        let reached: Vec<NodeId> = self
+            .reach
+            .iter()
+            .filter(|(_, up)| **up)
+            .map(|(node, _)| node.clone())
+            .chain([self.plan.coordinator.clone()])
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect();
+        reached.iter().for_each(|node| self.send_view(cx, node));
+        for (domain, gateway) in self.view().gateways.clone() {
+            let moved = gateways.get(&domain) != Some(&gateway);
+            let unheard = self.domains.get(&domain).is_some_and(|entry| !entry.joined);
+            let reached = self.reach.get(&gateway).copied().unwrap_or(false);
+            if moved {
+                self.domains.insert(domain.clone(), Domain::default());
+                if let Some(current) = &mut self.current
+                    && current.phase == Phase::Contributions
+                    && let Some(noted) = current.noted.remove(&domain)
+                {
+                    // The sum lies with the old gateway; the members still hold their updates, and the new one makes it again.
+                    current.stale.insert(domain.clone(), noted);
+                }
+            }
+            if moved || (unheard && reached) {
+                self.greet(cx, &domain);
+            }
+        }
+        self.check(cx);
+    }
+
+    fn send_view(&self, cx: &mut Context<'_, Effect>, node: &NodeId) {
+        let view: &View = self.view();
+        if view.epoch > 1 {
+            cx.effect(Effect::Send(node.clone(), Control::View(view.clone())));
+        }
+    }
+
+    fn report_gone(&self, cx: &mut Context<'_, Effect>, node: &NodeId, epoch: Epoch) {
+        let node = node.clone();
+        cx.report(match self.view().out.get(&node) {
+            Some(Out::Evicted(times)) => {
+                let span = self.plan.heartbeat.cooldown.span(*times);
+                let cooldown_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+                Event::NodeEvicted {
+                    node,
+                    epoch,
+                    cooldown_ms,
+                }
+            }
+            _ => Event::NodeLeft { node, epoch },
+        });
+    }
+
+    /// Takes a node that is put out from the open round.
+    fn take_out(&mut self, node: &NodeId) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        if current.cohort.contains(node) {
+            current.cohort.retain(|asked| asked != node);
+            current.reports.remove(node);
+            current.failed.remove(node);
+            current.weights.retain(|weight| weight.node != *node);
+            current.out.insert(node.clone());
+        }
+    }
+
+    /// Whether word of a node may still come.
+    pub(super) fn may_come(&self, node: &NodeId, now: Micros) -> bool {
+        let lost = self.domains.get(&node.domain());
+        self.membership.is_expected(node, now) && !lost.is_some_and(|domain| domain.lost)
+    }
+}
