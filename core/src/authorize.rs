@@ -246,7 +246,8 @@ mod tests {
     fn a_refusal_names_both_sides_and_who_may() {
         let plan = plan(&[3, 3]);
         let (to, from) = ("d0/n0".parse().unwrap(), "d1/n1".parse().unwrap());
-        let refusal = authorize(&plan, &View::first(&plan), &to, &from, &Control::Resync).unwrap_err();
+        let refusal =
+            authorize(&plan, &View::first(&plan), &to, &from, &Control::Resync).unwrap_err();
         assert_eq!(
             refusal.to_string(),
             "d1/n1 sent a coordinator's message to d0/n0, which only the coordinator to a gateway may"

@@ -500,7 +500,11 @@ impl Coordinator {
                 return answer(cx, Answer::Late);
             }
         }
-        if contribution.members.iter().any(|node| current.out.contains(node)) {
+        if contribution
+            .members
+            .iter()
+            .any(|node| current.out.contains(node))
+        {
             // The view that takes this member out is on its way; the domain folds again without it.
             return;
         }
@@ -605,8 +609,13 @@ impl Machine for Coordinator {
                 let view = view.unwrap_or_else(|| View::first(&self.plan));
                 self.membership = Membership::new(&self.plan, view, cx.now());
                 self.committed = Some(committed);
+                // This node judges by it who may say what to its coordinator.
+                self.send_view(cx, &self.plan.coordinator);
                 self.check_ending(cx);
                 self.open_next(cx);
+                // Who came before the view was known.
+                let reached: Vec<NodeId> = self.reached().cloned().collect();
+                reached.into_iter().for_each(|node| self.on_up(cx, node));
             }
             Message::Up(node) => self.on_up(cx, node),
             Message::Watched(node, word) => self.on_watched(cx, node, word),

@@ -297,9 +297,7 @@ mod tests {
     fn who_is_silent_through_the_ladder_is_put_out_once_it_may_be() {
         let mut stand = Stand::new();
         stand.0.on_word(at(1), &n("d1/n1"), Word::Overdue);
-        let held = stand
-            .0
-            .next(at(1), &BTreeMap::new(), |_| false, |_| false);
+        let held = stand.0.next(at(1), &BTreeMap::new(), |_| false, |_| false);
         assert_eq!(held, None, "its update may still count");
         assert_eq!(stand.review(2), (vec![n("d1/n1")], vec![]));
         assert_eq!(stand.0.view().epoch, 2);

@@ -75,6 +75,64 @@ impl View {
     }
 }
 
+/// The view by which one node goes.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    me: NodeId,
+    view: View,
+}
+
+/// What a new view means for the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    /// It acts as its domain's gateway from now on.
+    pub rises: bool,
+    /// It did, and does not any more.
+    pub falls: bool,
+    /// Its domain has another gateway.
+    pub gateway_moved: bool,
+}
+
+impl Seen {
+    /// A node that knows the first view only.
+    pub fn new(plan: &Plan, me: NodeId) -> Self {
+        Seen {
+            view: View::first(plan),
+            me,
+        }
+    }
+
+    /// The view.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// The gateway of the node's own domain.
+    pub fn gateway(&self) -> &NodeId {
+        let gateway = self.view.gateway(&self.me.domain());
+        gateway.expect("a view that fits the plan names one for each domain")
+    }
+
+    /// Whether that is the node itself.
+    pub fn is_gateway(&self) -> bool {
+        *self.gateway() == self.me
+    }
+
+    /// Goes to a later view that fits the plan; an earlier one is an echo.
+    pub fn adopt(&mut self, plan: &Plan, view: View) -> Option<Turn> {
+        if view.epoch <= self.view.epoch || !view.fits(plan) {
+            return None;
+        }
+        let (acted, gateway) = (self.is_gateway(), self.gateway().clone());
+        self.view = view;
+        Some(Turn {
+            rises: !acted && self.is_gateway(),
+            falls: acted && !self.is_gateway(),
+            gateway_moved: gateway != *self.gateway(),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,6 +147,33 @@ mod tests {
         assert!(view.is_gateway(&"d1/n0".parse().unwrap()));
         assert!(!view.is_gateway(&"d1/n1".parse().unwrap()));
         assert!(!view.is_out(&"d1/n1".parse().unwrap()));
+    }
+
+    /// VIEW-1.
+    #[test]
+    fn a_node_only_ever_goes_to_a_later_view() {
+        let mut plan = plan(&[2, 2]);
+        let (a, b): (NodeId, NodeId) = ("d1/n0".parse().unwrap(), "d1/n1".parse().unwrap());
+        plan.domains[1].gateways = vec![a.clone(), b.clone()];
+        let mut seen = Seen::new(&plan, b.clone());
+        let mut next = View::first(&plan);
+        assert_eq!(seen.adopt(&plan, next.clone()), None, "it knows that one");
+        next.epoch = 4;
+        next.gateways.insert(b.domain(), b);
+        let turn = seen.adopt(&plan, next.clone()).expect("it is later");
+        assert_eq!(
+            (turn.rises, turn.falls, turn.gateway_moved),
+            (true, false, true)
+        );
+        next.epoch = 3;
+        assert_eq!(seen.adopt(&plan, next.clone()), None);
+        next.epoch = 5;
+        next.gateways.insert(a.domain(), a);
+        let turn = seen.adopt(&plan, next).expect("it is later");
+        assert_eq!(
+            (turn.rises, turn.falls, turn.gateway_moved),
+            (false, true, true)
+        );
     }
 
     #[test]

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::aggregate::{Report, Weight};
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
-use crate::plan::SyncEvery;
 use crate::membership::Word;
+use crate::plan::SyncEvery;
 use crate::tensor::{Hash, Layout};
 use crate::view::View;
 

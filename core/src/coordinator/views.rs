@@ -23,9 +23,7 @@ impl Coordinator {
     pub(super) fn on_up(&mut self, cx: &mut Context<'_, Effect>, node: NodeId) {
         self.reach.insert(node.clone(), true);
         self.membership.on_word(cx.now(), &node, Word::Active);
-        if !self.is_own(&node) {
-            self.send_view(cx, &node);
-        }
+        self.send_view(cx, &node);
         if self.view().is_gateway(&node) {
             self.greet(cx, &node.domain());
         }
@@ -46,12 +44,7 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn on_watched(
-        &mut self,
-        cx: &mut Context<'_, Effect>,
-        node: NodeId,
-        word: Word,
-    ) {
+    pub(super) fn on_watched(&mut self, cx: &mut Context<'_, Effect>, node: NodeId, word: Word) {
         let is_gateway = self.view().is_gateway(&node);
         match word {
             Word::Active => return self.on_up(cx, node),
@@ -180,19 +173,13 @@ impl Coordinator {
         let gateways = self.view().gateways.clone();
         cx.report(Event::EpochChanged { view: view.clone() });
         let (gone, back) = self.membership.adopt(view, cx.now());
-        gone.iter().for_each(|node| self.report_gone(cx, node, epoch));
+        gone.iter()
+            .for_each(|node| self.report_gone(cx, node, epoch));
         for node in back {
             cx.report(Event::NodeReadmitted { node, epoch });
         }
-        let reached: Vec<NodeId> = self
-            .reach
-            .iter()
-            .filter(|(_, up)| **up)
-            .map(|(node, _)| node.clone())
-            .chain([self.plan.coordinator.clone()])
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .collect();
+        let mut reached: BTreeSet<NodeId> = self.reached().cloned().collect();
+        reached.insert(self.plan.coordinator.clone());
         reached.iter().for_each(|node| self.send_view(cx, node));
         for (domain, gateway) in self.view().gateways.clone() {
             let moved = gateways.get(&domain) != Some(&gateway);
@@ -215,7 +202,12 @@ impl Coordinator {
         self.check(cx);
     }
 
-    fn send_view(&self, cx: &mut Context<'_, Effect>, node: &NodeId) {
+    pub(super) fn reached(&self) -> impl Iterator<Item = &NodeId> {
+        let up = self.reach.iter().filter(|(_, up)| **up);
+        up.map(|(node, _)| node)
+    }
+
+    pub(super) fn send_view(&self, cx: &mut Context<'_, Effect>, node: &NodeId) {
         let view: &View = self.view();
         if view.epoch > 1 {
             cx.effect(Effect::Send(node.clone(), Control::View(view.clone())));

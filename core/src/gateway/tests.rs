@@ -391,7 +391,11 @@ fn the_coordinator_hears_how_members_do_once_each_time() {
     assert_eq!(hq.standings, words.map(|word| (n("b"), word)));
     hq.standings.clear();
     hq.coordinator(Control::Resync);
-    assert_eq!(hq.standings, [(n("b"), Word::Left)], "whoever asks may know nothing");
+    assert_eq!(
+        hq.standings,
+        [(n("b"), Word::Left)],
+        "whoever asks may know nothing"
+    );
 }
 
 #[test]
@@ -400,14 +404,25 @@ fn who_is_put_out_leaves_the_fold_and_the_sum_that_waits_for_an_answer() {
     hq.weigh(&["a", "b", "c"]);
     let effects = hq.tell(Message::View(without("b")));
     let folds: Vec<&Fold> = effects.iter().filter_map(try_fold_of).collect();
-    assert!(folds.iter().all(|fold| fold.attempt == 1 && fold.terms.len() == 2));
+    assert!(
+        folds
+            .iter()
+            .all(|fold| fold.attempt == 1 && fold.terms.len() == 2)
+    );
     assert!(!folds.is_empty());
 
     let mut hq = Domain::contributed();
     let effects = hq.tell(Message::View(without("b")));
-    assert!(effects.iter().filter_map(try_fold_of).count() > 0, "{effects:?}");
+    assert!(
+        effects.iter().filter_map(try_fold_of).count() > 0,
+        "{effects:?}"
+    );
     assert_eq!(hq.machine.offered(), None);
-    assert!(hq.member("b", exported("b")).is_empty(), "its update never counts");
+    let effects = hq.member("b", exported("b"));
+    assert!(
+        matches!(effects[..], [Effect::Tell(Control::TrainingFailed { .. })]),
+        "its update is not even measured: {effects:?}"
+    );
 }
 
 #[test]
@@ -812,10 +827,11 @@ impl Domain {
             .effects
             .into_iter()
             .partition(|effect| matches!(effect, Effect::Tell(Control::Standing { .. })));
-        self.standings.extend(standings.into_iter().map(|effect| match effect {
-            Effect::Tell(Control::Standing { node, word }) => (node, word),
-            _ => unreachable!("filtered above"),
-        }));
+        self.standings
+            .extend(standings.into_iter().map(|effect| match effect {
+                Effect::Tell(Control::Standing { node, word }) => (node, word),
+                _ => unreachable!("filtered above"),
+            }));
         effects
     }
 

@@ -207,11 +207,7 @@ pub fn controls() -> Vec<Control> {
             epoch,
             coordinator: named("hq/a"),
             gateways: [(named("hq/a").domain(), named("hq/a"))].into(),
-            out: [
-                (named("hq/a"), Out::Evicted(2)),
-                (named("hq/b"), Out::Left),
-            ]
-            .into(),
+            out: [(named("hq/a"), Out::Evicted(2)), (named("hq/b"), Out::Left)].into(),
         }),
         standing(Word::Active),
         standing(Word::Suspect),

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use tombolo_core::aggregate::Report;
 use tombolo_core::event::{Event, RoundRecord, RoundState};
-use tombolo_core::ids::{NodeId, Round};
+use tombolo_core::ids::{Epoch, NodeId, Round};
 use tombolo_core::plan::{Deadline, Plan};
 use tombolo_core::tensor::Hash;
 use tombolo_core::time::Micros;
+use tombolo_core::view::View;
 use tombolo_core::wire::Contribution;
 
 use crate::work::squares;
@@ -29,6 +30,10 @@ pub struct Checker {
     pub models: BTreeMap<Round, Hash>,
     pub outcomes: BTreeMap<Round, (Micros, RoundState)>,
     pub behind: Vec<String>,
+    pub views: Vec<View>,
+    seen: BTreeMap<NodeId, Epoch>,
+    /// Who was out at some time since the round was opened.
+    out: BTreeSet<NodeId>,
     tail: Vec<String>,
 }
 
@@ -51,6 +56,9 @@ impl Checker {
             models: [(0, initial())].into(),
             outcomes: BTreeMap::new(),
             behind: Vec::new(),
+            views: vec![View::first(plan)],
+            seen: BTreeMap::new(),
+            out: BTreeSet::new(),
             tail: Vec::new(),
         }
     }
@@ -74,6 +82,14 @@ impl Checker {
             Event::RoundOpened { round, .. } => {
                 assert!(!self.outcomes.contains_key(round), "round {round} is over");
                 self.open = Some((*round, now));
+                self.out = self
+                    .views
+                    .last()
+                    .expect("there is a first one")
+                    .out
+                    .keys()
+                    .cloned()
+                    .collect();
             }
             Event::Reported { round, .. } => self.is_accepting(now, *round),
             Event::Acknowledged { round, domain, .. } => {
@@ -97,6 +113,26 @@ impl Checker {
             }
             _ => {}
         }
+    }
+
+    /// The coordinator has written a view down.
+    pub fn on_epoch(&mut self, view: &View) {
+        let last = self.views.last().expect("there is a first one");
+        assert_eq!(view.epoch, last.epoch + 1, "VIEW-1: epochs grow one by one");
+        self.out.extend(view.out.keys().cloned());
+        self.views.push(view.clone());
+    }
+
+    /// A node goes by a view; a node that begins anew knows the first one only.
+    pub fn on_view(&mut self, node: &NodeId, view: &View) {
+        let written = &self.views[view.epoch as usize - 1];
+        assert_eq!(view, written, "VIEW-1: {node} has a view of its own");
+        let before = self.seen.insert(node.clone(), view.epoch);
+        assert!(before < Some(view.epoch), "VIEW-1: {node} goes back");
+    }
+
+    pub fn on_boot(&mut self, node: &NodeId) {
+        self.seen.remove(node);
     }
 
     /// ROUND-6, first half.
@@ -153,6 +189,9 @@ impl Checker {
             record.counted.len(),
             "ROUND-2: counted twice"
         );
+        for node in &self.out {
+            assert!(!counted.contains(node), "ROUND-4: {node} was put out");
+        }
         let inside: BTreeSet<&NodeId> = self.aggregate.iter().map(|(node, _)| node).collect();
         assert_eq!(inside, counted, "the record tells what is in the aggregate");
         assert_eq!(inside.len(), self.aggregate.len(), "ROUND-2: folded twice");

@@ -299,6 +299,19 @@ impl World {
         }
     }
 
+    /// A node that rises shows its domain the model that it holds.
+    pub fn show(&mut self, node: &NodeId, (round, hash): (Round, Hash)) {
+        let key = MODELS + round % 2;
+        let entry = self.nodes.get_mut(node).expect("it is in the plan");
+        entry.regions.insert(key, Content::Model(round, hash));
+        let model = ModelRef {
+            round,
+            hash,
+            region: region(node, key),
+        };
+        self.step_gateway(node, gateway::Message::Obtained(round, Ok(model)));
+    }
+
     // ---- the coordinator's work ----
 
     pub fn perform(&mut self, life: u64, effect: Effect) {
@@ -306,6 +319,14 @@ impl World {
             Effect::Tell(domain, control) => {
                 let gateway = self.gateway_of(&domain);
                 self.send(&self.plan.coordinator.clone(), &gateway, control);
+            }
+            Effect::Send(node, control) => {
+                self.send(&self.plan.coordinator.clone(), &node, control);
+            }
+            Effect::View(view) => {
+                self.check.on_epoch(&view);
+                self.committed.view = Some(view.clone());
+                self.reply(life, 1, 40, Message::Viewed(view.epoch, Ok(())));
             }
             // Who has no step asks for the model.
             Effect::Offer(..) => {}
@@ -360,7 +381,10 @@ impl World {
 
     fn reply(&mut self, life: u64, least: u64, most: u64, message: Message) {
         // Writing always ends; whatever else is asked for may never be answered.
-        let writing = matches!(message, Message::Committed(..) | Message::Recorded(..));
+        let writing = matches!(
+            message,
+            Message::Committed(..) | Message::Recorded(..) | Message::Viewed(..)
+        );
         let silent = !writing && self.chance(0.01);
         if self.faults && silent {
             return;

@@ -14,10 +14,12 @@ use tombolo_core::gateway::{self, Gateway};
 use tombolo_core::ids::{Attempt, DomainId, NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome};
 use tombolo_core::member::{self, Member};
+use tombolo_core::membership::Word;
 use tombolo_core::plan::Plan;
 use tombolo_core::rng::Rng;
 use tombolo_core::tensor::Hash;
 use tombolo_core::time::Micros;
+use tombolo_core::view::{Seen, View};
 use tombolo_core::wire::{Control, RegionRef};
 
 use crate::check::Checker;
@@ -56,6 +58,7 @@ pub enum Happening {
     LinkUp(NodeId, NodeId, u64),
     Silent(NodeId, NodeId, u64),
     Lost(NodeId, NodeId, u64),
+    Overdue(NodeId, NodeId, u64),
     Wake(u64, u64),
     Fault,
     FaultsEnd,
@@ -65,6 +68,7 @@ pub enum Happening {
 pub struct Node {
     pub alive: bool,
     pub life: u64,
+    pub seen: Seen,
     pub member: Option<Member>,
     pub gateway: Option<Gateway>,
     pub regions: BTreeMap<u64, Content>,
@@ -105,9 +109,10 @@ pub fn initial() -> Hash {
 
 impl World {
     pub fn new(plan: Plan, seed: u64) -> Self {
-        let node = |_| Node {
+        let node = |id: &NodeId| Node {
             alive: false,
             life: 0,
+            seen: Seen::new(&plan, id.clone()),
             member: None,
             gateway: None,
             regions: BTreeMap::new(),
@@ -122,9 +127,10 @@ impl World {
             tally: (0, 0, 0),
             accuracy: 0.0,
             loss: 0.0,
+            view: None,
         };
         let mut world = World {
-            nodes: plan.nodes().map(|n| (n.id.clone(), node(()))).collect(),
+            nodes: plan.nodes().map(|n| (n.id.clone(), node(&n.id))).collect(),
             check: Checker::new(&plan),
             plan,
             now: Micros(0),
@@ -205,8 +211,16 @@ impl World {
                     if a.domain() == b.domain() {
                         self.step_gateway(node, gateway::Message::MemberLost(peer.clone()));
                     } else if *node == self.plan.coordinator {
-                        let lost = coordinator::Message::DomainLost(peer.domain());
-                        self.step_coordinator(Some(lost));
+                        self.watched(peer, Word::Restoring);
+                    }
+                }
+            }
+            Happening::Overdue(a, b, generation) if self.is_down(&a, &b, generation) => {
+                for (node, peer) in [(&a, &b), (&b, &a)] {
+                    if a.domain() == b.domain() {
+                        self.step_gateway(node, gateway::Message::MemberOverdue(peer.clone()));
+                    } else if *node == self.plan.coordinator {
+                        self.watched(peer, Word::Overdue);
                     }
                 }
             }
@@ -231,6 +245,8 @@ impl World {
         let node = self.nodes.get_mut(id).expect("it is in the plan");
         node.alive = true;
         node.shelf.clear();
+        node.seen = Seen::new(&self.plan, id.clone());
+        self.check.on_boot(id);
         self.begin(id);
         if *id == self.plan.coordinator {
             self.begin_coordinator();
@@ -245,16 +261,14 @@ impl World {
 
     /// The actor that owns a node's machines starts, or starts again.
     pub fn begin(&mut self, id: &NodeId) {
-        let gateway = self.plan.domain(&id.domain()).expect("it is in the plan");
-        let ranks: Vec<NodeId> = gateway.nodes.iter().map(|node| node.id.clone()).collect();
-        let is_gateway = gateway.gateway() == id;
         let node = self.nodes.get_mut(id).expect("it is in the plan");
         node.life += 1;
         node.regions.clear();
         (node.obtaining, node.wanted) = (false, None);
         node.member = Some(Member::new(id.clone(), layout(), 0, initial()));
-        node.gateway = is_gateway.then(|| Gateway::new(id.domain(), ranks, layout()));
-        if is_gateway {
+        node.gateway = None;
+        if self.nodes[id].seen.is_gateway() {
+            self.rise(id);
             self.obtain(id, 0, initial());
             self.step_gateway(id, gateway::Message::MemberUp(id.clone()));
             if *id == self.plan.coordinator {
@@ -269,6 +283,62 @@ impl World {
         }
     }
 
+    /// A node gets the machine of a gateway.
+    fn rise(&mut self, id: &NodeId) {
+        let domain = self.plan.domain(&id.domain()).expect("it is in the plan");
+        let ranks: Vec<NodeId> = domain.nodes.iter().map(|node| node.id.clone()).collect();
+        let node = self.nodes.get_mut(id).expect("it is in the plan");
+        node.gateway = Some(Gateway::new(id.domain(), ranks, layout()));
+        let view = node.seen.view().clone();
+        self.step_gateway(id, gateway::Message::View(view));
+    }
+
+    /// A node hears of a view.
+    fn on_view(&mut self, id: &NodeId, view: View) {
+        let node = self.nodes.get_mut(id).expect("it is in the plan");
+        let Some(turn) = node.seen.adopt(&self.plan, view.clone()) else {
+            return;
+        };
+        let member = node.member.as_ref().expect("it lives").model();
+        self.check.on_view(id, &view);
+        if turn.falls {
+            let node = self.nodes.get_mut(id).expect("it is in the plan");
+            node.gateway = None;
+        }
+        if turn.rises {
+            self.rise(id);
+            self.show(id, member);
+        } else {
+            self.step_gateway(id, gateway::Message::View(view.clone()));
+        }
+        let neighbours: Vec<NodeId> = self.plan.peers(id);
+        for peer in neighbours {
+            if peer.domain() != id.domain() || !self.is_up(id, &peer) {
+                continue;
+            }
+            if self.nodes[id].seen.is_gateway() {
+                self.send(id, &peer, Control::View(view.clone()));
+            }
+            if turn.rises {
+                self.step_gateway(id, gateway::Message::MemberUp(peer.clone()));
+            }
+        }
+        if turn.rises {
+            self.step_gateway(id, gateway::Message::MemberUp(id.clone()));
+            if self.is_up(id, &self.plan.coordinator.clone()) {
+                self.step_gateway(id, gateway::Message::CoordinatorUp);
+            }
+        }
+        if turn.gateway_moved {
+            self.step_member(id, member::Message::GatewayUp);
+        }
+    }
+
+    fn watched(&mut self, node: &NodeId, word: Word) {
+        let message = coordinator::Message::Watched(node.clone(), word);
+        self.step_coordinator(Some(message));
+    }
+
     pub fn begin_coordinator(&mut self) {
         self.coordinator_life += 1;
         self.coordinator = Some(Coordinator::new(self.plan.clone(), layout()));
@@ -276,14 +346,15 @@ impl World {
         let life = self.coordinator_life;
         let start = coordinator::Message::Start(self.committed.clone());
         self.after(50, 300, Happening::Coordinator(life, start));
-        let mut domains: BTreeSet<DomainId> = [self.plan.coordinator.domain()].into();
+        let mut up: BTreeSet<NodeId> = [self.plan.coordinator.clone()].into();
         for peer in self.plan.peers(&self.plan.coordinator.clone()) {
-            if self.link(&self.plan.coordinator.clone(), &peer).up {
-                domains.insert(peer.domain());
+            let wan = peer.domain() != self.plan.coordinator.domain();
+            if wan && self.is_up(&self.plan.coordinator.clone(), &peer) {
+                up.insert(peer);
             }
         }
-        for domain in domains {
-            let up = coordinator::Message::DomainUp(domain);
+        for node in up {
+            let up = coordinator::Message::Up(node);
             self.after(300, 310, Happening::Coordinator(life, up));
         }
     }
@@ -340,7 +411,12 @@ impl World {
             1500,
             Happening::Silent(a.clone(), b.clone(), generation),
         );
-        self.after(8500, 8500, Happening::Lost(a, b, generation));
+        self.after(
+            8500,
+            8500,
+            Happening::Lost(a.clone(), b.clone(), generation),
+        );
+        self.after(14_500, 14_500, Happening::Overdue(a, b, generation));
     }
 
     /// Brings a link back after a while.
@@ -381,8 +457,12 @@ impl World {
     /// Tells a node's machines that a link of theirs carries messages.
     fn say_up(&mut self, node: &NodeId, peer: &NodeId) {
         if node.domain() == peer.domain() {
+            let seen = self.nodes[node].seen.clone();
+            if seen.is_gateway() && seen.view().epoch > 1 {
+                self.send(node, peer, Control::View(seen.view().clone()));
+            }
             self.step_gateway(node, gateway::Message::MemberUp(peer.clone()));
-            if self.plan.is_gateway(peer) {
+            if seen.gateway() == peer {
                 self.step_member(node, member::Message::GatewayUp);
             }
             return;
@@ -391,7 +471,7 @@ impl World {
             self.step_gateway(node, gateway::Message::CoordinatorUp);
         }
         if *node == self.plan.coordinator {
-            let up = coordinator::Message::DomainUp(peer.domain());
+            let up = coordinator::Message::Up(peer.clone());
             self.step_coordinator(Some(up));
         }
     }
@@ -428,10 +508,23 @@ impl World {
         let Some(control) = link.queues.entry(to.clone()).or_default().pop_front() else {
             return;
         };
-        let part = authorize(&self.plan, to, from, &control).expect("machines say what they may");
+        let view = self.nodes[to].seen.view();
+        let part = match authorize(&self.plan, view, to, from, &control) {
+            Ok(part) => part,
+            // Only who goes by another view says what it may not.
+            Err(refusal) => {
+                let differs = self.nodes[from].seen.view().epoch != view.epoch
+                    || self
+                        .coordinator
+                        .as_ref()
+                        .is_some_and(|c| c.view().epoch != view.epoch);
+                return assert!(differs || self.committed.view.is_some(), "{refusal}");
+            }
+        };
         match (part, control) {
+            (Part::View, Control::View(view)) => self.on_view(to, view),
             (Part::Coordinator, control) => {
-                let message = coordinator::Message::Domain(from.domain(), control);
+                let message = coordinator::Message::Domain(from.clone(), control);
                 self.step_coordinator(Some(message));
             }
             (
@@ -441,6 +534,7 @@ impl World {
                 | Control::Failed { .. }
                 | Control::Measured(_)
                 | Control::Folded(_)
+                | Control::Departing
                 | Control::Holds { .. }),
             ) => self.step_gateway(to, gateway::Message::Member(from.clone(), control)),
             (Part::Gateway, control) => {
@@ -454,7 +548,7 @@ impl World {
                 Control::Rejoin => self.step_member(to, member::Message::GatewayUp),
                 _ => {}
             },
-            (Part::Fabric, _) => {}
+            (Part::Fabric | Part::View, _) => {}
         }
     }
 
@@ -468,7 +562,7 @@ impl World {
         let mut out = Outcome::default();
         machine.handle(message, &mut Context::new(self.now, &mut out));
         self.events(out.events);
-        let gateway = self.gateway_of(&id.domain());
+        let gateway = self.nodes[id].seen.gateway().clone();
         for effect in out.effects {
             match effect {
                 member::Effect::Tell(control) => self.send(id, &gateway, control),
@@ -531,9 +625,10 @@ impl World {
         }
     }
 
+    /// As the coordinator sees it.
     pub fn gateway_of(&self, domain: &DomainId) -> NodeId {
-        let domain = self.plan.domain(domain).expect("it is in the plan");
-        domain.gateway().clone()
+        let view = self.coordinator.as_ref().expect("it asks").view();
+        view.gateway(domain).expect("it is in the view").clone()
     }
 
     /// A round's outcome reaches the disk.

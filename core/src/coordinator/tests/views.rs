@@ -90,8 +90,16 @@ fn the_open_round_goes_on_without_who_is_put_out_and_names_it() {
     };
     assert!(reports.iter().all(|report| report.node != n("d1/n2")));
     run.report("d1/n2");
-    assert!(matches!(run.events.last(), Some(Event::UpdateRefused { .. })));
-    run.weigh(&[("d0/n0", 1.0), ("d0/n1", 1.0), ("d1/n0", 1.0), ("d1/n1", 1.0)]);
+    assert!(matches!(
+        run.events.last(),
+        Some(Event::UpdateRefused { .. })
+    ));
+    run.weigh(&[
+        ("d0/n0", 1.0),
+        ("d0/n1", 1.0),
+        ("d1/n0", 1.0),
+        ("d1/n1", 1.0),
+    ]);
     run.contribute(0, 0, &["d0/n0", "d0/n1"]);
     run.contribute(1, 0, &["d1/n0", "d1/n1"]);
     run.noted(0, 0);
@@ -119,7 +127,14 @@ fn who_is_in_a_noted_sum_is_put_out_after_the_round() {
     let effects = run.tell(Message::Committed(1, Ok(())));
     assert!(written(&effects).is_out(&n("d1/n2")));
     assert!(run.opened(2));
-    assert!(!run.machine.current.as_ref().unwrap().cohort.contains(&n("d1/n2")));
+    assert!(
+        !run.machine
+            .current
+            .as_ref()
+            .unwrap()
+            .cohort
+            .contains(&n("d1/n2"))
+    );
 }
 
 #[test]
@@ -143,7 +158,10 @@ fn a_lost_gateway_is_succeeded_by_the_next_one_that_can_be_reached() {
     assert!(run.is_quiet(), "the other one is not there either");
     let view = run.view(Message::Up(n("d1/n1")));
     assert_eq!(view.gateways[&d(1)], n("d1/n1"));
-    assert!(view.out.is_empty(), "a lost gateway is not evicted for that");
+    assert!(
+        view.out.is_empty(),
+        "a lost gateway is not evicted for that"
+    );
     let old = run.contribute(1, 1, &["d1/n0"]);
     assert_eq!(old, [], "who is not the gateway any more is not heard");
     let effects = run.tell(Message::Domain(n("d1/n1"), join_of(&layout())));
@@ -152,7 +170,11 @@ fn a_lost_gateway_is_succeeded_by_the_next_one_that_can_be_reached() {
         _ => None,
     });
     let open = opens.expect("it is told of the open round");
-    assert_eq!((open.epoch, open.attempt), (1, 1), "opening epoch, a new attempt");
+    assert_eq!(
+        (open.epoch, open.attempt),
+        (1, 1),
+        "opening epoch, a new attempt"
+    );
     let mut again = contribution(1, 1, &["d1/n1", "d1/n2"]);
     again.epoch = 1;
     let effects = run.tell(Message::Domain(n("d1/n1"), Control::Contribute(again)));
@@ -224,7 +246,11 @@ fn a_user_may_lift_a_cool_down() {
     run.tell(standing("d1/n2", Word::Active));
     let entry = |run: &Run| {
         let mut entries = run.machine.membership().entries();
-        entries.find(|(node, _)| **node == n("d1/n2")).unwrap().1.clone()
+        entries
+            .find(|(node, _)| **node == n("d1/n2"))
+            .unwrap()
+            .1
+            .clone()
     };
     assert_eq!(entry(&run).state, State::Evicted);
     run.view(Message::Readmit(n("d1/n2")));
