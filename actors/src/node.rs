@@ -19,7 +19,7 @@ use crate::collective::{self, region_ref};
 use crate::coordinator::{self, TrainerFactory};
 use crate::env::{Work, work};
 use crate::link::{self, Shelf};
-use crate::shell::{Actor, Cx, Handle, Stage, later, pause};
+use crate::shell::{ASKS_MAX, Actor, Cx, Handle, Stage, later, pause};
 use crate::verbs::{self, Fabric};
 use tombolo_core::authorize::{Part, authorize};
 use tombolo_core::event::Event;
@@ -29,9 +29,6 @@ use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::member::{self, Member};
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::wire::{Commit, Control, ModelRef};
-
-/// How often a question to an actor that failed over it is asked again.
-const ASKS_MAX: usize = 4;
 
 /// What it takes.
 #[derive(Debug)]

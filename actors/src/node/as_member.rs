@@ -3,11 +3,11 @@
 
 use std::collections::VecDeque;
 
+use super::Node;
 use super::bench::bench;
-use super::{ASKS_MAX, Node};
 use crate::collective;
 use crate::env::{Work, work};
-use crate::shell::{Cx, later};
+use crate::shell::{ASKS_MAX, Cx, later};
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::machine::{Context, Machine, Outcome};
