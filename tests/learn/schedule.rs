@@ -61,8 +61,7 @@ impl Schedule {
             updates.insert(node, update);
         }
         reports.sort_by(|one, two| one.node.cmp(&two.node));
-        let (reports, refused) = aggregate::split_refused(reports);
-        assert_eq!(refused, []);
+        assert!(reports.iter().all(|it| aggregate::refusal(it).is_none()));
         let weights = aggregate::weigh(self.rule.as_mut(), &reports).unwrap();
         let weights: BTreeMap<&NodeId, &Weight> = weights.iter().map(|w| (&w.node, w)).collect();
 
