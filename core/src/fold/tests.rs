@@ -145,26 +145,39 @@ fn weights_and_clip_factors_out_of_range_are_refused() {
         (1.0, f64::NAN),
     ] {
         assert!(factor(weight, clip).is_err(), "{weight} {clip}");
-        assert!(domain_terms([(1.0, 1.0), (weight, clip)]).is_err());
+        let update = [1.0];
+        let of = |weight, clip| Counted {
+            weight,
+            clip,
+            update: &update,
+        };
+        assert!(reference(&[vec![of(1.0, 1.0), of(weight, clip)]]).is_err());
     }
     assert_eq!(factor(3.0, 0.1), Ok(0.3));
     assert_eq!(factor(0.0, 1.0), Ok(0.0));
     // Each fits, their sum does not.
-    let large = 1.5 * 2f64.powi(126);
-    assert!(domain_terms([(large, 1.0), (large, 1.0)]).is_err());
+    assert!(exponent(1.5 * 2f64.powi(126)).is_ok());
+    assert!(exponent(2.0 * 1.5 * 2f64.powi(126)).is_err());
     assert!(total([2f64.powi(126); 4]).is_err());
     assert!(total([]).is_err() && total([0.0]).is_err());
 }
 
+/// Counted with weight zero is not there at all; clipped to nothing is, and pulls the mean to zero.
 #[test]
 fn a_member_without_weight_is_no_term() {
-    let terms = domain_terms([(0.0, 1.0), (3.0, 0.5), (0.0, 0.0), (5.0, 0.0)]).unwrap();
-    let terms = terms.unwrap();
-    let seen: Vec<(usize, f32)> = terms.terms.iter().map(|t| (t.index, t.factor)).collect();
-    // Clipped to nothing is still counted: it pulls the mean to zero.
-    assert_eq!(seen, [(1, 1.5), (3, 0.0)]);
-    assert_eq!((terms.weight, terms.exponent), (8.0, 3));
-    assert_eq!(domain_terms([(0.0, 1.0)]), Ok(None));
+    let updates = [[f32::NAN], [4.0f32], [f32::MAX]];
+    let fold = |parts: [(f64, f64); 3]| {
+        let members = parts.iter().zip(&updates);
+        let members = members.map(|((weight, clip), update)| Counted {
+            weight: *weight,
+            clip: *clip,
+            update,
+        });
+        reference(&[members.collect()])
+    };
+    assert_eq!(fold([(0.0, 1.0), (3.0, 0.5), (5.0, 0.0)]), Ok(vec![0.75]));
+    assert_eq!(fold([(0.0, 1.0), (3.0, 0.5), (0.0, 0.0)]), Ok(vec![2.0]));
+    assert_eq!(fold([(0.0, 1.0); 3]), Err(FoldError::Empty));
 }
 
 proptest! {
