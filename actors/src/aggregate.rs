@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use actix::Recipient;
 
-use crate::env::{Env, Work};
+use crate::env::{Env, Work, work};
 use crate::shell::{Actor, Cx, Reply, later, pause};
 use crate::slab::SlabMut;
 use tombolo_core::aggregate::{self, AggregateError, Aggregator, Report, Weight};
@@ -70,24 +70,18 @@ impl Aggregate {
         let Some(Rule::Trait(mut rule)) = self.rule.take() else {
             return;
         };
-        let (sender, receiver) = tokio::sync::oneshot::channel();
-        let task = move || {
+        let done = work(self.env.as_ref(), Work::Bytes(bytes), move || {
             let result = job(rule.as_mut());
-            let _ = sender.send((rule, result));
-        };
-        let done = self.env.offload(Work::Bytes(bytes), Box::new(task));
-        let work = async move { (done.await, receiver.await) };
-        pause(cx, work, |aggregate, (done, result), _| match result {
+            (rule, result)
+        });
+        pause(cx, done, |aggregate, done, _| match done {
             Ok((rule, result)) => {
                 aggregate.rule = Some(Rule::Trait(rule));
                 reply.send(result);
             }
-            Err(_) => {
-                let reason = done
-                    .err()
-                    .map_or_else(String::new, |error| error.to_string());
-                reply.send(Err(AggregateError::Rule(reason.clone())));
-                panic!("the rule failed: {reason}");
+            Err(panicked) => {
+                reply.send(Err(AggregateError::Rule(panicked.to_string())));
+                panic!("the rule failed: {panicked}");
             }
         });
     }

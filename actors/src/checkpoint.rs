@@ -17,7 +17,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
-use crate::env::{Files, Work};
+use crate::env::{Files, Work, work};
 use crate::shell::{Actor, Cx, Reply, Stage, pause};
 use crate::slab::{Pool, Slab};
 use tombolo_core::event::RoundRecord;
@@ -189,23 +189,13 @@ impl Checkpoint {
         job: impl FnOnce(&Store) -> R + Send + 'static,
     ) {
         let store = self.store.clone();
-        let (sender, receiver) = tokio::sync::oneshot::channel();
-        let task = move || {
-            let _ = sender.send(job(&store));
-        };
-        let done = self
-            .stage
-            .env
-            .offload(Work::Bytes(bytes as u64), Box::new(task));
-        pause(
-            cx,
-            async move { (done.await, receiver.await) },
-            |_, (_, result), _| {
-                if let Ok(result) = result {
-                    reply.send(result);
-                }
-            },
-        );
+        let (env, bytes) = (self.stage.env.as_ref(), Work::Bytes(bytes as u64));
+        pause(cx, work(env, bytes, move || job(&store)), |_, done, _| {
+            // If the work panicked the reply is dropped, which tells the asker.
+            if let Ok(result) = done {
+                reply.send(result);
+            }
+        });
     }
 }
 

@@ -3,7 +3,7 @@
 //! Everything is pulled: slices are READ out of the others' regions and folded into memory of this rank's own. The work itself is blocking
 //! and runs off the arbiters, one piece after another; a piece that fails names whose memory is to blame.
 
-use crate::env::Work;
+use crate::env::{Work, work};
 use crate::shell::{Actor, Cx, Reply, Stage, pause};
 use crate::slab::{Pool, Slab};
 use crate::verbs::{Fabric, READ_BYTES, Readers};
@@ -79,26 +79,18 @@ impl Collective {
             output: None,
             pool: self.pool.clone(),
         });
-        let (sender, receiver) = tokio::sync::oneshot::channel();
-        let task = move || {
+        let (env, bytes) = (self.stage.env.as_ref(), Work::Bytes(bytes as u64));
+        let done = work(env, bytes, move || {
             let result = job(&mut bench);
-            let _ = sender.send((bench, result));
-        };
-        let done = self
-            .stage
-            .env
-            .offload(Work::Bytes(bytes as u64), Box::new(task));
+            (bench, result)
+        });
         // If the work panicked the reply is dropped, which tells the asker, and the next job gets a new bench.
-        pause(
-            cx,
-            async move { (done.await, receiver.await) },
-            |collective, (_, result), _| {
-                if let Ok((bench, result)) = result {
-                    collective.bench = Some(bench);
-                    reply.send(result);
-                }
-            },
-        );
+        pause(cx, done, |collective, done, _| {
+            if let Ok((bench, result)) = done {
+                collective.bench = Some(bench);
+                reply.send(result);
+            }
+        });
     }
 
     fn bytes_of_slices(&self, slices: &[u32]) -> usize {
@@ -166,16 +158,11 @@ impl Bench {
                     .readers
                     .read(&measure.region, piece.start * 4, piece.len() * 4)?;
                 hasher.update(bytes);
-                squares.add_bytes(bytes);
+                squares.add(bytes);
             }
-            let squares = if squares.is_finite() {
-                squares.sum()
-            } else {
-                f64::NAN
-            };
             measures.push(SliceMeasure {
                 slice,
-                squares,
+                squares: squares.sum(),
                 checksum: Hash(*hasher.finalize().as_bytes()),
             });
         }

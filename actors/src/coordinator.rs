@@ -13,7 +13,7 @@ use crate::checkpoint::{self, CheckpointError, Loaded, State};
 use crate::env::{Work, work};
 use crate::link::{self, Incoming, Shelf, Wire};
 use crate::node;
-use crate::shell::{AbortOnDrop, Actor, AskError, Cx, Handle, Stage, later};
+use crate::shell::{ASKS_MAX, AbortOnDrop, Actor, AskError, Cx, Handle, Stage, later};
 use crate::slab::{Pool, Slab, SlabMut};
 use compute::{Bench, Computed, compute, lock, norm, start};
 use tombolo_core::coordinator::{self as machine, Effect, FoldError};
@@ -25,9 +25,6 @@ use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trainer;
 use tombolo_core::wire::{CHUNK_ELEMENTS, Contribution, Control, Object};
-
-/// How often a question to an actor that failed over it is asked again.
-const ASKS_MAX: usize = 4;
 
 /// How soon a fold is begun again after a connection broke: about as long as it takes to dial anew.
 const FOLD_AGAIN: Duration = Duration::from_millis(100);

@@ -17,9 +17,9 @@ use self::as_gateway::Shop;
 use self::bench::{Bench, Initial, bench};
 use crate::collective::{self, region_ref};
 use crate::coordinator::{self, TrainerFactory};
-use crate::env::Work;
+use crate::env::{Work, work};
 use crate::link::{self, Shelf};
-use crate::shell::{Actor, Cx, Handle, Stage, later, pause};
+use crate::shell::{ASKS_MAX, Actor, Cx, Handle, Stage, later, pause};
 use crate::verbs::{self, Fabric};
 use tombolo_core::authorize::{Part, authorize};
 use tombolo_core::event::Event;
@@ -29,9 +29,6 @@ use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::member::{self, Member};
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::wire::{Commit, Control, ModelRef};
-
-/// How often a question to an actor that failed over it is asked again.
-const ASKS_MAX: usize = 4;
 
 /// What it takes.
 #[derive(Debug)]
@@ -141,40 +138,23 @@ impl Node {
     /// Makes the bench; until it is there messages wait in the queue.
     fn prepare(&mut self, cx: &mut Cx<Self>) {
         let setup = self.setup.clone();
-        let (sender, receiver) = tokio::sync::oneshot::channel();
-        let task = move || {
-            let _ = sender.send(bench(&setup));
+        let (env, company) = (setup.stage.env.clone(), setup.company.clone());
+        let bytes = Work::Bytes(setup.layout.len() as u64 * 4);
+        let made = work(env.as_ref(), bytes, move || bench(&setup));
+        let made = async move {
+            company.wait().await;
+            made.await
         };
-        let done = self.setup.stage.env.offload(
-            Work::Bytes(self.setup.layout.len() as u64 * 4),
-            Box::new(task),
-        );
-        let company = self.setup.company.clone();
-        pause(
-            cx,
-            async move {
-                company.wait().await;
-                (done.await, receiver.await)
-            },
-            |node, (done, bench), cx| {
-                let bench = bench.unwrap_or_else(|_| {
-                    Err(done
-                        .err()
-                        .map_or_else(String::new, |panicked| panicked.to_string()))
-                });
-                match bench {
-                    Ok((bench, shown)) => node.begin(cx, bench, shown),
-                    Err(reason) => {
-                        let (node_id, round) = (node.me().clone(), 0);
-                        node.setup.stage.report(Event::TrainingFailed {
-                            node: node_id,
-                            round,
-                            reason,
-                        });
-                    }
-                }
-            },
-        );
+        pause(cx, made, |node, made, cx| {
+            match made.unwrap_or_else(|panicked| Err(panicked.to_string())) {
+                Ok((bench, initial)) => node.begin(cx, bench, initial),
+                Err(reason) => node.setup.stage.report(Event::TrainingFailed {
+                    node: node.me().clone(),
+                    round: 0,
+                    reason,
+                }),
+            }
+        });
     }
 
     fn begin(&mut self, cx: &mut Cx<Self>, bench: Bench, initial: Initial) {

@@ -33,6 +33,9 @@ pub const WINDOW: usize = 16;
 /// Messages in the queue before a mailbox. Control messages are small and few; a queue this long means that the actor is stuck.
 pub const QUEUE: usize = 1024;
 
+/// How often an actor asks another that may fail over the question: a panic by chance is survived, one by rule is not asked for ever.
+pub const ASKS_MAX: usize = 4;
+
 /// Restarts within [`RESTART_SPAN`] after which an actor is given up.
 pub const RESTARTS_MAX: usize = 16;
 const RESTART_SPAN: Duration = Duration::from_secs(60);

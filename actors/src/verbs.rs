@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::env::Work;
+use crate::env::{Work, work};
 use crate::shell::{Actor, Cx, Reply, Stage, later};
 use tombolo_core::ids::NodeId;
 use tombolo_core::wire::{REGION_HEADER_BYTES, RegionHeader, RegionRef};
@@ -225,25 +225,14 @@ impl Actor for Verbs {
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
         match message {
             Message::Allocate(bytes, reply) => {
-                let device = self.fabric.device.clone();
-                let (sender, receiver) = tokio::sync::oneshot::channel();
-                let task = move || {
-                    let _ = sender.send(device.allocate(bytes).map_err(|error| error.to_string()));
-                };
-                let done = self
-                    .stage
-                    .env
-                    .offload(Work::Bytes(bytes as u64), Box::new(task));
-                later(
-                    cx,
-                    async move { (done.await, receiver.await) },
-                    |_, (done, region), _| match region {
-                        Ok(region) => reply.send(region),
-                        Err(_) => reply.send(Err(done
-                            .err()
-                            .map_or_else(String::new, |panicked| panicked.to_string()))),
-                    },
-                );
+                let fabric = self.fabric.clone();
+                let env = self.stage.env.clone();
+                let region = work(env.as_ref(), Work::Bytes(bytes as u64), move || {
+                    fabric.allocate(bytes)
+                });
+                later(cx, region, |_, region, _| {
+                    reply.send(region.unwrap_or_else(|panicked| Err(panicked.to_string())));
+                });
             }
             Message::Grant(peer, reply) => {
                 reply.send(self.fabric.grant(&peer));

@@ -4,8 +4,8 @@
 //! weight and one clip factor for each. The fold itself is the same for every rule, so the mean over a domain is made inside it and only
 //! one sum per domain crosses the WAN.
 //!
-//! The order of calls in a round: [`split_refused`], then [`weigh`] on the usable reports, then the fold, then [`Aggregator::finish`] on the
-//! mean. A rule is one sibling file and one line in [`BUILT_IN`]; the laws in `laws.rs` then run on it.
+//! The order of calls in a round: [`refusal`] on each report, then [`weigh`] on those that may be seen, then the fold, then
+//! [`Aggregator::finish`] on the mean. A rule is one sibling file and one line in [`BUILT_IN`]; the laws in `laws.rs` then run on it.
 
 mod clip;
 mod dynamic_weighted;
@@ -179,21 +179,7 @@ pub fn check(reports: &[Report], weights: &[Weight]) -> Result<(), AggregateErro
     Ok(())
 }
 
-/// Takes out the reports that no rule may see, each with the reason. One NaN in a mean is a NaN model, and no comparison finds it: `NaN > limit`
-/// is false.
-pub fn split_refused(reports: Vec<Report>) -> (Vec<Report>, Vec<(NodeId, String)>) {
-    let mut usable = Vec::with_capacity(reports.len());
-    let mut refused = Vec::new();
-    for report in reports {
-        match refusal(&report) {
-            None => usable.push(report),
-            Some(reason) => refused.push((report.node, reason)),
-        }
-    }
-    (usable, refused)
-}
-
-/// Why no rule may see a report; `None` if one may.
+/// Why no rule may see a report; `None` if one may. One NaN in a mean is a NaN model, and no comparison finds it: `NaN > limit` is false.
 pub fn refusal(report: &Report) -> Option<String> {
     if !report.finite {
         return Some("the update has an element that is not finite".into());

@@ -93,52 +93,6 @@ pub fn factor(weight: f64, clip: f64) -> Result<f32, FoldError> {
     }
 }
 
-/// One member's part in the fold of its domain.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Term {
-    /// The member's position in the list it came from.
-    pub index: usize,
-    /// The factor on its update.
-    pub factor: f32,
-}
-
-/// What a domain folds, and what its sum weighs.
-#[derive(Debug, Clone, PartialEq)]
-pub struct DomainTerms {
-    /// By rank; never empty. The first is set ([`scale_into`]), the others are added ([`add_scaled`]).
-    pub terms: Vec<Term>,
-    /// The domain's weight.
-    pub weight: f64,
-    /// `k` of `2^k <= weight < 2^(k+1)`.
-    pub exponent: i32,
-}
-
-/// The terms of a domain from its members' `(weight, clip)` in rank order; `None` if no member has a weight.
-///
-/// # Errors
-/// A weight, clip factor or sum out of range.
-pub fn domain_terms(
-    members: impl IntoIterator<Item = (f64, f64)>,
-) -> Result<Option<DomainTerms>, FoldError> {
-    let mut terms = Vec::new();
-    let mut sum = 0.0;
-    for (index, (weight, clip)) in members.into_iter().enumerate() {
-        let factor = factor(weight, clip)?;
-        if weight > 0.0 {
-            terms.push(Term { index, factor });
-            sum += weight;
-        }
-    }
-    if terms.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(DomainTerms {
-        terms,
-        weight: sum,
-        exponent: exponent(sum)?,
-    }))
-}
-
 /// `k` of `2^k <= weight < 2^(k+1)`.
 ///
 /// # Errors
@@ -366,28 +320,30 @@ pub fn reference(domains: &[Vec<Counted<'_>>]) -> Result<Vec<f32>, FoldError> {
     let mut global: Option<Vec<f32>> = None;
     let mut weights = Vec::new();
     for members in domains {
-        let Some(domain) = domain_terms(members.iter().map(|member| (member.weight, member.clip)))?
-        else {
-            continue;
-        };
-        let mut sum = vec![0.0; len];
-        for (position, term) in domain.terms.iter().enumerate() {
-            let update = members[term.index].update;
-            match position {
-                0 => scale_into(&mut sum, term.factor, update),
-                _ => add_scaled(&mut sum, term.factor, update),
+        let mut sum: Option<Vec<f32>> = None;
+        let mut weight = 0.0;
+        for member in members {
+            let factor = factor(member.weight, member.clip)?;
+            if member.weight == 0.0 {
+                continue;
             }
+            match &mut sum {
+                None => scale_into(sum.insert(vec![0.0; len]), factor, member.update),
+                Some(sum) => add_scaled(sum, factor, member.update),
+            }
+            weight += member.weight;
         }
-        scale_power(&mut sum, -domain.exponent)?;
-        let power = power(domain.exponent)?;
+        let Some(mut sum) = sum else { continue };
+        let exponent = exponent(weight)?;
+        scale_power(&mut sum, -exponent)?;
         match &mut global {
             None => {
-                scale_power(&mut sum, domain.exponent)?;
+                scale_power(&mut sum, exponent)?;
                 global = Some(sum);
             }
-            Some(global) => add_scaled(global, power, &sum),
+            Some(global) => add_scaled(global, power(exponent)?, &sum),
         }
-        weights.push(domain.weight);
+        weights.push(weight);
     }
     let mut mean = global.ok_or(FoldError::Empty)?;
     divide(&mut mean, total(weights)?);

@@ -2,10 +2,11 @@
 
 use serde::Deserialize;
 use tombolo_core::aggregate::{self, Report};
-use tombolo_core::fold::{self, Counted, Squares};
+use tombolo_core::fold::{self, Counted};
 use tombolo_core::outer;
 use tombolo_core::plan::{AggregatorPlan, BaseWeights, Clip, OuterKind, OuterPlan};
 
+use crate::schedule::norm;
 use crate::topology;
 
 #[derive(Deserialize)]
@@ -97,23 +98,22 @@ fn rules_give_the_weights_and_means_calculated_outside() {
             penalty: settings.penalty,
             relative: settings.relative,
         };
-        let measured: Vec<Squares> = case.updates.iter().map(|u| Squares::of(u)).collect();
         let told: Vec<f64> = case.reports.iter().map(|report| report.norm).collect();
-        let norms: Vec<f64> = measured.iter().map(Squares::norm).collect();
+        let norms: Vec<f64> = case.updates.iter().map(|update| norm(update)).collect();
         close(&norms, &told);
         let reports: Vec<Report> = case
             .reports
             .iter()
-            .zip(&measured)
+            .zip(norms)
             .enumerate()
-            .map(|(index, (told, squares))| Report {
+            .map(|(index, (told, norm))| Report {
                 node: format!("hq/n{index}").parse().unwrap(),
                 samples: told.samples,
                 loss: told.loss,
                 steps: told.steps,
                 learning_rate: told.learning_rate,
-                norm: squares.norm(),
-                finite: squares.is_finite(),
+                norm,
+                finite: norm.is_finite(),
             })
             .collect();
         let mut rule = aggregate::build(&plan).unwrap();

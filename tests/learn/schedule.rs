@@ -8,6 +8,7 @@ use tombolo_core::fold::{self, Counted, Squares};
 use tombolo_core::ids::NodeId;
 use tombolo_core::outer::{self, OuterOptimizer};
 use tombolo_core::plan::Plan;
+use tombolo_core::tensor::bytes_of;
 use tombolo_core::trainer::{Task, Trainer};
 
 /// All that takes part in a run.
@@ -61,8 +62,7 @@ impl Schedule {
             updates.insert(node, update);
         }
         reports.sort_by(|one, two| one.node.cmp(&two.node));
-        let (reports, refused) = aggregate::split_refused(reports);
-        assert_eq!(refused, []);
+        assert!(reports.iter().all(|it| aggregate::refusal(it).is_none()));
         let weights = aggregate::weigh(self.rule.as_mut(), &reports).unwrap();
         let weights: BTreeMap<&NodeId, &Weight> = weights.iter().map(|w| (&w.node, w)).collect();
 
@@ -106,15 +106,15 @@ impl Schedule {
         for (parameter, global) in local.iter_mut().zip(&self.model) {
             *parameter -= global;
         }
-        let squares = Squares::of(&local);
+        let norm = norm(&local);
         let report = Report {
             node: node.clone(),
             samples: trained.samples,
             loss: trained.loss,
             steps: trained.steps,
             learning_rate: trained.learning_rate,
-            norm: squares.norm(),
-            finite: squares.is_finite(),
+            norm,
+            finite: norm.is_finite(),
         };
         (report, local)
     }
@@ -125,7 +125,14 @@ impl Schedule {
         State {
             accuracy: evaluation.accuracy,
             loss: evaluation.loss,
-            weight_norm: Squares::of(&self.model).norm(),
+            weight_norm: norm(&self.model),
         }
     }
+}
+
+/// The L2 norm of an update or a model.
+pub fn norm(elements: &[f32]) -> f64 {
+    let mut squares = Squares::default();
+    squares.add(bytes_of(elements));
+    squares.sum().sqrt()
 }

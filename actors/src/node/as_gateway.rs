@@ -1,10 +1,10 @@
 //! The gateway side of a node: what its [`Gateway`] decides, and the two regions of the domain's model.
 
+use super::Node;
 use super::obtain::obtain;
-use super::{ASKS_MAX, Node};
 use crate::collective;
 use crate::link;
-use crate::shell::{Cx, later};
+use crate::shell::{ASKS_MAX, Cx, later};
 use tombolo_core::gateway::{self, Gateway};
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome};

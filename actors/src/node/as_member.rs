@@ -3,11 +3,11 @@
 
 use std::collections::VecDeque;
 
+use super::Node;
 use super::bench::bench;
-use super::{ASKS_MAX, Node};
 use crate::collective;
-use crate::env::{OffloadPanicked, Work, work};
-use crate::shell::{Cx, later};
+use crate::env::{Work, work};
+use crate::shell::{ASKS_MAX, Cx, later};
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::machine::{Context, Machine, Outcome};
@@ -49,34 +49,26 @@ impl Node {
             );
         };
         let (wanted, fabric) = (model.clone(), self.setup.fabric.clone());
-        let elements = self.setup.layout.len();
-        let (sender, receiver) = tokio::sync::oneshot::channel();
-        let task = move || {
+        let (env, elements) = (self.setup.stage.env.clone(), self.setup.layout.len());
+        let adopted = work(env.as_ref(), Work::Bytes(elements as u64 * 4), move || {
             let result = bench.adopt(&wanted, &fabric, elements);
-            let _ = sender.send((bench, result));
-        };
-        let done = self.setup.stage.env.offload(
-            Work::Bytes(self.setup.layout.len() as u64 * 4),
-            Box::new(task),
-        );
-        later(
-            cx,
-            async move { (done.await, receiver.await) },
-            move |node, (done, result), cx| match result {
-                Ok((bench, result)) => {
-                    node.bench = Some(bench);
-                    node.step_member(cx, member::Message::Adopted(model, result));
-                }
-                Err(_) => {
-                    node.rebuild(cx, member::Message::Adopted(model, Err(panicked(done))));
-                }
-            },
-        );
+            (bench, result)
+        });
+        later(cx, adopted, move |node, adopted, cx| match adopted {
+            Ok((bench, result)) => {
+                node.bench = Some(bench);
+                node.step_member(cx, member::Message::Adopted(model, result));
+            }
+            Err(panicked) => {
+                let result = Err(panicked.to_string());
+                node.rebuild(cx, member::Message::Adopted(model, result));
+            }
+        });
     }
 
     fn train(&mut self, cx: &mut Cx<Self>, train: Train) {
         let round = train.round;
-        let Some(bench) = self.bench.take() else {
+        let Some(mut bench) = self.bench.take() else {
             return self.step_member(
                 cx,
                 member::Message::Trained(round, Err("the node is busy".into())),
@@ -89,26 +81,21 @@ impl Node {
             sync_every: train.sync_every,
         };
         let (fabric, epoch) = (self.setup.fabric.clone(), train.epoch);
-        let (sender, receiver) = tokio::sync::oneshot::channel();
-        let work = move || {
-            let mut bench = bench;
+        let env = self.setup.stage.env.clone();
+        let trained = work(env.as_ref(), Work::Train, move || {
             let result = bench.train(&task, epoch, &fabric);
-            let _ = sender.send((bench, result));
-        };
-        let done = self.setup.stage.env.offload(Work::Train, Box::new(work));
-        later(
-            cx,
-            async move { (done.await, receiver.await) },
-            move |node, (done, result), cx| match result {
-                Ok((bench, result)) => {
-                    node.bench = Some(bench);
-                    node.step_member(cx, member::Message::Trained(round, result));
-                }
-                Err(_) => {
-                    node.rebuild(cx, member::Message::Trained(round, Err(panicked(done))));
-                }
-            },
-        );
+            (bench, result)
+        });
+        later(cx, trained, move |node, trained, cx| match trained {
+            Ok((bench, result)) => {
+                node.bench = Some(bench);
+                node.step_member(cx, member::Message::Trained(round, result));
+            }
+            Err(panicked) => {
+                let result = Err(panicked.to_string());
+                node.rebuild(cx, member::Message::Trained(round, result));
+            }
+        });
     }
 
     /// The trainer panicked and took the bench with it: a new one is made, and the machine starts over from the initial model.
@@ -181,10 +168,4 @@ impl Node {
             _ => {}
         }
     }
-}
-
-/// What the blocking work said when it panicked.
-fn panicked(done: Result<(), OffloadPanicked>) -> String {
-    done.err()
-        .map_or_else(|| "the work was given up".into(), |error| error.to_string())
 }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use super::Setup;
 use super::as_gateway::Shop;
-use super::{ASKS_MAX, Setup};
 use crate::collective::{region_ref, write_header};
 use crate::link::{self, Incoming};
+use crate::shell::ASKS_MAX;
 use crate::verbs;
 use tombolo_core::fold::ByteFold;
 use tombolo_core::ids::Round;

@@ -145,26 +145,39 @@ fn weights_and_clip_factors_out_of_range_are_refused() {
         (1.0, f64::NAN),
     ] {
         assert!(factor(weight, clip).is_err(), "{weight} {clip}");
-        assert!(domain_terms([(1.0, 1.0), (weight, clip)]).is_err());
+        let update = [1.0];
+        let of = |weight, clip| Counted {
+            weight,
+            clip,
+            update: &update,
+        };
+        assert!(reference(&[vec![of(1.0, 1.0), of(weight, clip)]]).is_err());
     }
     assert_eq!(factor(3.0, 0.1), Ok(0.3));
     assert_eq!(factor(0.0, 1.0), Ok(0.0));
     // Each fits, their sum does not.
-    let large = 1.5 * 2f64.powi(126);
-    assert!(domain_terms([(large, 1.0), (large, 1.0)]).is_err());
+    assert!(exponent(1.5 * 2f64.powi(126)).is_ok());
+    assert!(exponent(2.0 * 1.5 * 2f64.powi(126)).is_err());
     assert!(total([2f64.powi(126); 4]).is_err());
     assert!(total([]).is_err() && total([0.0]).is_err());
 }
 
+/// Counted with weight zero is not there at all; clipped to nothing is, and pulls the mean to zero.
 #[test]
 fn a_member_without_weight_is_no_term() {
-    let terms = domain_terms([(0.0, 1.0), (3.0, 0.5), (0.0, 0.0), (5.0, 0.0)]).unwrap();
-    let terms = terms.unwrap();
-    let seen: Vec<(usize, f32)> = terms.terms.iter().map(|t| (t.index, t.factor)).collect();
-    // Clipped to nothing is still counted: it pulls the mean to zero.
-    assert_eq!(seen, [(1, 1.5), (3, 0.0)]);
-    assert_eq!((terms.weight, terms.exponent), (8.0, 3));
-    assert_eq!(domain_terms([(0.0, 1.0)]), Ok(None));
+    let updates = [[f32::NAN], [4.0f32], [f32::MAX]];
+    let fold = |parts: [(f64, f64); 3]| {
+        let members = parts.iter().zip(&updates);
+        let members = members.map(|((weight, clip), update)| Counted {
+            weight: *weight,
+            clip: *clip,
+            update,
+        });
+        reference(&[members.collect()])
+    };
+    assert_eq!(fold([(0.0, 1.0), (3.0, 0.5), (5.0, 0.0)]), Ok(vec![0.75]));
+    assert_eq!(fold([(0.0, 1.0), (3.0, 0.5), (0.0, 0.0)]), Ok(vec![2.0]));
+    assert_eq!(fold([(0.0, 1.0); 3]), Err(FoldError::Empty));
 }
 
 proptest! {
@@ -242,25 +255,20 @@ proptest! {
     }
 
     #[test]
-    fn squares_do_not_depend_on_who_read_which_blocks(
+    fn squares_do_not_depend_on_the_pieces_in_which_blocks_come(
         seed: u64,
         len in 0usize..60_000,
         ranks in 1usize..9,
         scale in -30i32..30,
     ) {
         let update: Vec<f32> = numbers(seed, len).iter().map(|e| e * 10f32.powi(scale)).collect();
-        let whole = Squares::of(&update);
-        let mut parts: Vec<Squares> = Vec::new();
+        let mut pieces = Squares::default();
         for slice in slices(len, ranks) {
-            let mut part = Squares::default();
-            part.add_bytes(&bytes(&update[slice]));
-            parts.push(part);
+            pieces.add(&bytes(&update[slice]));
         }
-        let mut merged = Squares::default();
-        parts.iter().rev().for_each(|part| merged.merge(part));
-        prop_assert_eq!(&merged, &whole);
+        prop_assert_eq!(pieces, squares(&update));
         let plain: f64 = update.iter().map(|e| f64::from(*e) * f64::from(*e)).sum();
-        prop_assert!((merged.sum() - plain).abs() <= plain * 1e-12);
+        prop_assert!((pieces.sum() - plain).abs() <= plain * 1e-12);
     }
 }
 
@@ -296,24 +304,12 @@ fn no_ranks_take_no_slice_and_surplus_ranks_take_empty_ones() {
 
 #[test]
 fn squares_reach_both_ends_of_f32() {
-    assert_eq!(Squares::default().norm(), 0.0);
-    assert_eq!(Squares::of(&[3.0, 4.0]).norm(), 5.0);
+    let norm = |elements: &[f32]| squares(elements).sum().sqrt();
+    assert_eq!(norm(&[]), 0.0);
+    assert_eq!(norm(&[3.0, 4.0]), 5.0);
     let smallest = f32::from_bits(1);
-    assert_eq!(
-        Squares::of(&[smallest; 4]).norm(),
-        f64::from(smallest) * 2.0
-    );
-    assert_eq!(
-        Squares::of(&[f32::MAX; 16]).norm(),
-        f64::from(f32::MAX) * 4.0
-    );
-    // A tiny and a huge block side by side: the sum is exact, so the tiny one is still there once the huge one is alone no more.
-    let mut mixed = vec![1e18f32; BLOCK];
-    mixed.push(1e-18);
-    let mut merged = Squares::of(&mixed[..BLOCK]);
-    assert_ne!(merged, Squares::of(&mixed));
-    merged.merge(&Squares::of(&mixed[BLOCK..]));
-    assert_eq!(merged, Squares::of(&mixed));
+    assert_eq!(norm(&[smallest; 4]), f64::from(smallest) * 2.0);
+    assert_eq!(norm(&[f32::MAX; 16]), f64::from(f32::MAX) * 4.0);
 }
 
 #[test]
@@ -322,17 +318,14 @@ fn an_element_that_is_not_finite_is_seen_wherever_it_is() {
         for at in [0, 7, 4095, 4096, 9998] {
             let mut update = numbers(3, 9999);
             update[at] = bad;
-            let mut squares = Squares::of(&update);
-            assert!(
-                !squares.is_finite() && squares.norm().is_nan(),
-                "{bad} {at}"
-            );
-            squares.merge(&Squares::of(&[1.0]));
-            assert!(!squares.is_finite());
-            let mut clean = Squares::of(&[1.0]);
-            clean.merge(&squares);
-            assert!(!clean.is_finite());
+            assert!(!squares(&update).sum().is_finite(), "{bad} {at}");
         }
     }
-    assert!(Squares::of(&numbers(3, 9999)).is_finite());
+    assert!(squares(&numbers(3, 9999)).sum().is_finite());
+}
+
+fn squares(elements: &[f32]) -> Squares {
+    let mut squares = Squares::default();
+    squares.add(&bytes(elements));
+    squares
 }
