@@ -4,10 +4,13 @@
 //! commits/000012.json            how round 12 ended; created if absent, so two coordinators cannot both end it
 //! states/000012-<hash>/          model.safetensors, outer.safetensors (if the outer optimizer has state), manifest.json
 //! notes/000013.jsonl             contributions of the open round that were acknowledged
+//! views/000002.json              who takes part, from epoch 2 on; created if absent
 //! ```
 //!
 //! A state is written and synchronised first, then the record that names it: a crash between the two leaves an orphan, which the next load
 //! removes. All IO runs off the arbiters.
+
+mod views;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,9 +24,10 @@ use crate::env::{Files, Work, work};
 use crate::shell::{Actor, Cx, Reply, Stage, pause};
 use crate::slab::{Pool, Slab};
 use tombolo_core::event::RoundRecord;
-use tombolo_core::ids::Round;
+use tombolo_core::ids::{Epoch, Round};
 use tombolo_core::outer::OuterOptimizer;
 use tombolo_core::tensor::{Hash, Layout, bytes_of};
+use tombolo_core::view::View;
 use tombolo_core::wire::Contribution;
 
 /// The version of the folder's layout and files.
@@ -66,6 +70,9 @@ pub enum CheckpointError {
     /// Another coordinator has ended the round.
     #[error("round {0} was ended by another coordinator")]
     Taken(Round),
+    /// Another coordinator has decided what follows the view before.
+    #[error("membership view {0} was written by another coordinator")]
+    TakenView(Epoch),
 }
 
 /// The outer optimizer's state: flat slices by name.
@@ -142,6 +149,10 @@ pub enum Message {
         (u64, u64, u64),
         Reply<Result<(), CheckpointError>>,
     ),
+    /// The last view that was written down.
+    LastView(Reply<Result<Option<View>, CheckpointError>>),
+    /// Write a view down. Asked again, it finds its own work done.
+    View(View, Reply<Result<(), CheckpointError>>),
     /// Note a contribution before it is acknowledged.
     Note(Contribution, Reply<Result<(), CheckpointError>>),
 }
@@ -215,6 +226,10 @@ impl Actor for Checkpoint {
             }
             Message::Abort(record, tally, reply) => {
                 self.run(cx, 0, reply, move |store| store.end(record, tally, None))
+            }
+            Message::LastView(reply) => self.run(cx, 0, reply, Store::last_view),
+            Message::View(view, reply) => {
+                self.run(cx, 0, reply, move |store| store.write_view(&view))
             }
             Message::Note(contribution, reply) => {
                 self.run(cx, 0, reply, move |store| store.note(&contribution))

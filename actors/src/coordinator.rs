@@ -24,6 +24,7 @@ use tombolo_core::machine::{Context, Machine, Outcome as Step};
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trainer;
+use tombolo_core::view::View;
 use tombolo_core::wire::{CHUNK_ELEMENTS, Contribution, Control, Object};
 
 /// How soon a fold is begun again after a connection broke: about as long as it takes to dial anew.
@@ -179,30 +180,30 @@ impl Coordinator {
             .unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
+    /// The domain's acting gateway.
     fn gateway(&self, domain: &DomainId) -> Option<NodeId> {
-        self.setup
-            .stage
-            .plan
-            .domain(domain)
-            .map(|domain| domain.gateway().clone())
+        self.machine.view().gateway(domain).cloned()
     }
 
-    fn tell(&self, domain: &DomainId, control: Control) {
-        let Some(gateway) = self.gateway(domain) else {
-            return;
-        };
-        if gateway == self.setup.stage.node {
+    fn send(&self, node: NodeId, control: Control) {
+        if node == self.setup.stage.node {
             self.setup
                 .node
-                .deliver(node::Message::Inbound(gateway, control));
-        } else if let Some(link) = self.setup.links.get(&gateway) {
+                .deliver(node::Message::Inbound(node, control));
+        } else if let Some(link) = self.setup.links.get(&node) {
             link.deliver(link::Message::Send(control));
         }
     }
 
     fn perform(&mut self, cx: &mut Cx<Self>, effect: Effect) {
         match effect {
-            Effect::Tell(domain, control) => self.tell(&domain, control),
+            Effect::Tell(domain, control) => {
+                if let Some(gateway) = self.gateway(&domain) {
+                    self.send(gateway, control);
+                }
+            }
+            Effect::Send(node, control) => self.send(node, control),
+            Effect::View(view) => self.write_view(cx, view),
             Effect::Offer(domain, round) => {
                 let gateway = self.gateway(&domain);
                 let link = gateway.and_then(|gateway| self.setup.links.get(&gateway));
@@ -236,6 +237,17 @@ impl Coordinator {
                 self.setup.stage.report(Event::Finished(finished));
             }
         }
+    }
+
+    fn write_view(&self, cx: &mut Cx<Self>, view: View) {
+        let (checkpoint, epoch) = (self.setup.checkpoint.clone(), view.epoch);
+        let stored = async move {
+            let question = |reply| checkpoint::Message::View(view.clone(), reply);
+            written(checkpoint.ask_again(ASKS_MAX, question).await)
+        };
+        later(cx, stored, move |coordinator, stored, cx| {
+            coordinator.step(cx, Some(machine::Message::Viewed(epoch, stored)));
+        });
     }
 
     fn note(&self, cx: &mut Cx<Self>, contribution: Contribution) {
@@ -407,12 +419,17 @@ impl Coordinator {
             let question = |reply| checkpoint::Message::Load(layout.clone(), reply);
             let loaded = checkpoint.ask_again(ASKS_MAX, question).await;
             let loaded = loaded.map_err(|error| format!("the checkpoint actor: {error}"))?;
-            loaded.map_err(|error| error.to_string())
+            let loaded = loaded.map_err(|error| error.to_string())?;
+            let view = checkpoint.ask_again(ASKS_MAX, checkpoint::Message::LastView);
+            let view = view
+                .await
+                .map_err(|error| format!("the checkpoint actor: {error}"))?;
+            Ok((loaded, view.map_err(|error| error.to_string())?))
         };
         later(cx, loaded, |coordinator, loaded, cx| match loaded {
-            Ok(loaded) => {
+            Ok((loaded, view)) => {
                 coordinator.catch_up(loaded.as_ref());
-                coordinator.prepare(cx, loaded);
+                coordinator.prepare(cx, loaded, view);
             }
             Err(reason) => coordinator.fail(reason),
         });
@@ -428,7 +445,7 @@ impl Coordinator {
         }
     }
 
-    fn prepare(&mut self, cx: &mut Cx<Self>, loaded: Option<Loaded>) {
+    fn prepare(&mut self, cx: &mut Cx<Self>, loaded: Option<Loaded>, view: Option<View>) {
         let setup = self.setup.clone();
         let env = setup.stage.env.clone();
         let bytes = Work::Bytes(setup.layout.len() as u64 * 4);
@@ -437,10 +454,11 @@ impl Coordinator {
             work(env.as_ref(), bytes, move || start(&setup, loaded)),
             |coordinator, ready, cx| {
                 let ready = ready.unwrap_or_else(|panicked| Err(panicked.to_string()));
-                let (bench, model, committed) = match ready {
+                let (bench, model, mut committed) = match ready {
                     Ok(ready) => ready,
                     Err(reason) => return coordinator.fail(reason),
                 };
+                committed.view = view;
                 coordinator.tally = committed.tally;
                 coordinator
                     .setup

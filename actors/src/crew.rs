@@ -23,6 +23,7 @@ use crate::verbs::{self, Fabric, Verbs};
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::tensor::{Hash, Layout};
+use tombolo_core::view::Seen;
 use tombolo_fabric::Device;
 
 /// Makes the rule; called once for each life of the aggregator's actor, on its arbiter.
@@ -181,7 +182,7 @@ impl Crew {
         let fabric = Fabric::new(device, wait);
         let (pool, shelf) = (Pool::default(), Shelf::default());
         let incarnation = stage.env.rng("incarnation").next_u64() | 1;
-        let on_wan = me == plan.coordinator || plan.is_gateway(&me);
+        let on_wan = me == plan.coordinator || plan.may_be_gateway(&me);
         let class = if on_wan { Class::Gateway } else { Class::Node };
 
         let verbs = {
@@ -236,6 +237,7 @@ impl Crew {
                 collective: collective.clone(),
                 left: left_sender,
                 company: company.clone(),
+                seen: Arc::new(Mutex::new(Seen::new(&plan, me.clone()))),
             };
             supervise(&stage, Class::Node, me.as_str(), move |own| {
                 Node::new(setup.clone(), own.clone())

@@ -9,13 +9,13 @@ mod bench;
 mod obtain;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{SetOnce, watch};
 
 use self::as_gateway::Shop;
 use self::bench::{Bench, Initial, bench};
-use crate::collective::{self, region_ref};
+use crate::collective;
 use crate::coordinator::{self, TrainerFactory};
 use crate::env::{Work, work};
 use crate::link::{self, Shelf};
@@ -27,8 +27,10 @@ use tombolo_core::gateway::{self, Gateway};
 use tombolo_core::heartbeat::Verdict;
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::member::{self, Member};
+use tombolo_core::membership::Word;
 use tombolo_core::tensor::{Hash, Layout};
-use tombolo_core::wire::{Commit, Control, ModelRef};
+use tombolo_core::view::Seen;
+use tombolo_core::wire::{Commit, Control};
 
 /// What it takes.
 #[derive(Debug)]
@@ -66,6 +68,20 @@ pub struct Setup {
     pub left: watch::Sender<Option<String>>,
     /// Filled once they exist: its links and, on one node, the coordinator.
     pub company: Arc<SetOnce<Company>>,
+    /// The view by which it goes; outlives the actor.
+    pub seen: Arc<Mutex<Seen>>,
+}
+
+impl Setup {
+    /// The view by which the node goes.
+    pub(super) fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The coordinator, as the node's view has it.
+    pub(super) fn coordinator(&self) -> NodeId {
+        self.seen().view().coordinator.clone()
+    }
 }
 
 /// Whom a node talks to.
@@ -81,7 +97,6 @@ pub struct Company {
 pub struct Node {
     setup: Setup,
     own: Handle<Message>,
-    gateway_of_mine: NodeId,
     member: Option<Member>,
     gateway: Option<Gateway>,
     up: BTreeSet<NodeId>,
@@ -93,16 +108,9 @@ pub struct Node {
 impl Node {
     /// A node that first makes its trainer and the initial model.
     pub fn new(setup: Setup, own: Handle<Message>) -> Self {
-        let plan = &setup.stage.plan;
-        let gateway_of_mine = plan
-            .domain(&setup.stage.node.domain())
-            .expect("the plan holds this node")
-            .gateway()
-            .clone();
         Node {
             setup,
             own,
-            gateway_of_mine,
             member: None,
             gateway: None,
             up: BTreeSet::new(),
@@ -129,8 +137,13 @@ impl Node {
         }
     }
 
+    /// The acting gateway of the node's domain.
+    fn gateway_of_mine(&self) -> NodeId {
+        self.setup.seen().gateway().clone()
+    }
+
     fn is_gateway(&self) -> bool {
-        self.gateway_of_mine == *self.me()
+        self.setup.seen().is_gateway()
     }
 
     // ---- life ----
@@ -163,25 +176,9 @@ impl Node {
         self.member = Some(member);
         self.bench = Some(bench);
         if let Some(region) = initial.shown {
-            let domain = self
-                .setup
-                .stage
-                .plan
-                .domain(&self.me().domain())
-                .expect("the plan holds this node");
-            let ranks = domain.nodes.iter().map(|node| node.id.clone()).collect();
-            self.gateway = Some(Gateway::new(domain.id.clone(), ranks, layout));
+            self.act(cx);
             // The initial model needs no transfer: everybody can make it.
-            let model = ModelRef {
-                round: 0,
-                hash: initial.hash,
-                region: region_ref(self.me(), &region),
-            };
-            self.shop = Some(Shop {
-                shown: Some((initial.hash, region)),
-                next: None,
-            });
-            self.step_gateway(cx, gateway::Message::Obtained(0, Ok(model)));
+            self.show(cx, 0, initial.hash, region);
         }
         // A node that was rebuilt hears of links that are up already, and makes itself known to a coordinator beside it.
         if let Some(company) = self.setup.company.get() {
@@ -191,7 +188,7 @@ impl Node {
         }
         if self.is_gateway() {
             self.step_gateway(cx, gateway::Message::MemberUp(self.me().clone()));
-            if self.setup.stage.plan.coordinator == *self.me() {
+            if self.setup.coordinator() == *self.me() {
                 // No link tells this domain and its coordinator apart: after a restart it says by itself where it stands.
                 self.step_gateway(cx, gateway::Message::CoordinatorUp);
             }
@@ -201,7 +198,8 @@ impl Node {
     // ---- messages ----
 
     fn inbound(&mut self, cx: &mut Cx<Self>, from: NodeId, control: Control) {
-        let part = match authorize(&self.setup.stage.plan, self.me(), &from, &control) {
+        let view = self.setup.seen().view().clone();
+        let part = match authorize(&self.setup.stage.plan, &view, self.me(), &from, &control) {
             Ok(part) => part,
             Err(refusal) => return tracing::warn!(%refusal, "message refused"),
         };
@@ -219,13 +217,11 @@ impl Node {
                     }
                 });
             }
+            (Part::View, Control::View(view)) => self.on_view(cx, view),
             (Part::Coordinator, control) => {
-                let domain = from.domain();
-                self.tell_coordinator(tombolo_core::coordinator::Message::Domain(domain, control));
+                self.tell_coordinator(tombolo_core::coordinator::Message::Domain(from, control));
             }
-            (Part::Gateway, control)
-                if from == self.setup.stage.plan.coordinator && !is_member_word(&control) =>
-            {
+            (Part::Gateway, control) if from == view.coordinator && !is_member_word(&control) => {
                 match &control {
                     Control::Commit(Commit { round, .. }) | Control::Abort { round, .. } => {
                         self.forget_contributions(|of| of <= *round);
@@ -253,7 +249,7 @@ impl Node {
                 // The links still carry what was said last; whoever owns the node ends it.
                 let _ = self.setup.left.send(Some(reason));
             }
-            (Part::Fabric | Part::Member, _) => {}
+            (Part::Fabric | Part::Member | Part::View, _) => {}
         }
     }
 
@@ -274,10 +270,11 @@ impl Node {
                     }
                 }
                 // Only now: who joins is asked to work at once, and work needs the endpoint.
+                node.send_view(&peer);
                 if node.gateway.is_some() {
                     node.step_gateway(cx, gateway::Message::MemberUp(peer.clone()));
                 }
-                if peer == node.gateway_of_mine {
+                if peer == node.gateway_of_mine() {
                     node.step_member(cx, member::Message::GatewayUp);
                 }
             });
@@ -287,10 +284,10 @@ impl Node {
     }
 
     fn wan_up(&mut self, cx: &mut Cx<Self>, peer: &NodeId) {
-        if *peer == self.setup.stage.plan.coordinator {
+        if *peer == self.setup.coordinator() {
             self.step_gateway(cx, gateway::Message::CoordinatorUp);
         }
-        self.tell_coordinator(tombolo_core::coordinator::Message::DomainUp(peer.domain()));
+        self.tell_coordinator(tombolo_core::coordinator::Message::Up(peer.clone()));
     }
 
     fn tell_coordinator(&self, message: tombolo_core::coordinator::Message) {
@@ -316,8 +313,9 @@ impl Node {
                     self.step_gateway(cx, gateway::Message::MemberUp(peer));
                 }
             }
-            Verdict::Lost => self.tell_coordinator(tombolo_core::coordinator::Message::DomainLost(
-                peer.domain(),
+            Verdict::Lost => self.tell_coordinator(tombolo_core::coordinator::Message::Watched(
+                peer,
+                Word::Restoring,
             )),
             Verdict::Recovered => {
                 if self.up.contains(&peer) {
@@ -353,10 +351,10 @@ impl Actor for Node {
             }
             Message::Verdict(peer, verdict) => self.verdict(cx, peer, verdict),
             Message::CoordinatorStarted => {
-                let mut domains: BTreeSet<_> = self.up.iter().map(NodeId::domain).collect();
-                domains.insert(self.me().domain());
-                for domain in domains {
-                    self.tell_coordinator(tombolo_core::coordinator::Message::DomainUp(domain));
+                let mine = self.me().clone();
+                let wan = self.up.iter().filter(|peer| peer.domain() != mine.domain());
+                for node in wan.chain([&mine]) {
+                    self.tell_coordinator(tombolo_core::coordinator::Message::Up(node.clone()));
                 }
             }
         }
@@ -372,6 +370,7 @@ fn is_member_word(control: &Control) -> bool {
             | Control::Failed { .. }
             | Control::Measured(_)
             | Control::Folded(_)
+            | Control::Departing
             | Control::Holds { .. }
     )
 }

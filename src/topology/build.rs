@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use tombolo_core::plan::{
-    AggregatorPlan, BaseWeights, CheckpointPlan, Clip, HeartbeatPlan, Init, ModelPlan, Order,
-    OuterKind, OuterPlan, Plan, SecurityPlan, SyncEvery, TrainerKind,
+    AggregatorPlan, BaseWeights, CheckpointPlan, Clip, Cooldown, HeartbeatPlan, Init, ModelPlan,
+    Order, OuterKind, OuterPlan, Plan, SecurityPlan, SyncEvery, TrainerKind,
 };
 
 use super::diagnosis::Mistake;
@@ -143,6 +143,7 @@ fn heartbeat(section: &Section) -> HeartbeatPlan {
     HeartbeatPlan {
         every: section.duration("every"),
         retry: retry.collect(),
+        cooldown: Cooldown::default(),
     }
 }
 

@@ -93,6 +93,7 @@ pub fn plan(folder: &Path) -> Plan {
         domains: vec![domain("hq"), domain("plant")],
         links: Vec::new(),
         heartbeat: HeartbeatPlan {
+            cooldown: Default::default(),
             every: Duration::from_millis(500),
             retry: Vec::new(),
         },

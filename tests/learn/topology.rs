@@ -59,6 +59,7 @@ pub fn defaults() -> Plan {
         domains,
         links: Vec::new(),
         heartbeat: HeartbeatPlan {
+            cooldown: Default::default(),
             every: Duration::from_millis(500),
             retry: Vec::new(),
         },

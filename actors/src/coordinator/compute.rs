@@ -72,6 +72,7 @@ pub(super) fn start(
         tally: (0, 0, 0),
         accuracy: 0.0,
         loss: 0.0,
+        view: None,
     };
     let mut stored = None;
     if let Some(loaded) = loaded {

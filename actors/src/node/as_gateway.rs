@@ -2,14 +2,17 @@
 
 use super::Node;
 use super::obtain::obtain;
-use crate::collective;
+use crate::collective::{self, region_ref};
 use crate::link;
 use crate::shell::{ASKS_MAX, Cx, later};
+use tombolo_core::event::Event;
 use tombolo_core::gateway::{self, Gateway};
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome};
+use tombolo_core::member;
 use tombolo_core::tensor::Hash;
-use tombolo_core::wire::{Control, Object};
+use tombolo_core::view::View;
+use tombolo_core::wire::{Control, ModelRef, Object};
 use tombolo_fabric::Region;
 
 /// The gateway's two model regions: one that the domain may READ, one for the next model.
@@ -37,10 +40,105 @@ impl Node {
         }
     }
 
+    /// Becomes its domain's gateway, as far as it knows.
+    pub(super) fn act(&mut self, cx: &mut Cx<Self>) {
+        let plan = &self.setup.stage.plan;
+        let domain = plan.domain(&self.me().domain());
+        let domain = domain.expect("the plan holds this node");
+        let ranks = domain.nodes.iter().map(|node| node.id.clone()).collect();
+        let layout = self.setup.layout.clone();
+        self.gateway = Some(Gateway::new(domain.id.clone(), ranks, layout));
+        let view = self.setup.seen().view().clone();
+        self.step_gateway(cx, gateway::Message::View(view));
+    }
+
+    /// Shows the domain a model that this node holds.
+    pub(super) fn show(&mut self, cx: &mut Cx<Self>, round: Round, hash: Hash, region: Region) {
+        let model = ModelRef {
+            round,
+            hash,
+            region: region_ref(self.me(), &region),
+        };
+        self.shop = Some(Shop {
+            shown: Some((hash, region)),
+            next: None,
+        });
+        self.step_gateway(cx, gateway::Message::Obtained(round, Ok(model)));
+    }
+
+    /// Goes to a later view, and hands it on to its domain if it acts as the gateway.
+    pub(super) fn on_view(&mut self, cx: &mut Cx<Self>, view: View) {
+        let epoch = view.epoch;
+        let turn = {
+            let plan = self.setup.stage.plan.clone();
+            let turn = self.setup.seen().adopt(&plan, view.clone());
+            turn
+        };
+        let Some(turn) = turn else {
+            return;
+        };
+        let node = self.me().clone();
+        self.setup.stage.report(Event::ViewAdopted { node, epoch });
+        if turn.falls {
+            self.gateway = None;
+            self.forget_contributions(|_| true);
+        }
+        if self.is_gateway() {
+            let neighbours = self
+                .up
+                .iter()
+                .filter(|peer| peer.domain() == self.me().domain());
+            let neighbours: Vec<NodeId> = neighbours.cloned().collect();
+            neighbours.iter().for_each(|peer| self.send_view(peer));
+        }
+        if turn.rises {
+            self.rise(cx);
+        } else {
+            self.step_gateway(cx, gateway::Message::View(view));
+        }
+        if turn.gateway_moved && !turn.rises {
+            self.step_member(cx, member::Message::GatewayUp);
+        }
+    }
+
+    /// Tells a neighbour the view, if it may not know it.
+    pub(super) fn send_view(&self, peer: &NodeId) {
+        let view = self.setup.seen().view().clone();
+        if self.is_gateway() && view.epoch > 1 {
+            self.send(peer, Control::View(view));
+        }
+    }
+
+    /// Takes over the domain: shows the model it holds, and asks everybody to join.
+    fn rise(&mut self, cx: &mut Cx<Self>) {
+        self.act(cx);
+        // While the bench is lent to training there is nothing to copy from; the coordinator's model comes over the WAN then.
+        if let (Some(bench), Some(member)) = (&self.bench, &self.member) {
+            let (round, hash) = member.model();
+            match bench.shown(&self.setup.fabric, round) {
+                Ok(region) => self.show(cx, round, hash, region),
+                Err(reason) => {
+                    tracing::warn!(node = %self.me(), reason, "the model cannot be shown")
+                }
+            }
+        }
+        let mine = self.me().clone();
+        let mut members: Vec<NodeId> = self.up.iter().cloned().collect();
+        members.retain(|peer| peer.domain() == mine.domain());
+        members.push(mine);
+        for member in members {
+            self.step_gateway(cx, gateway::Message::MemberUp(member));
+        }
+        if self.up.contains(&self.setup.coordinator()) {
+            self.step_gateway(cx, gateway::Message::CoordinatorUp);
+        }
+        self.step_member(cx, member::Message::GatewayUp);
+    }
+
     fn perform_gateway(&mut self, cx: &mut Cx<Self>, effect: gateway::Effect) {
         match effect {
             gateway::Effect::Tell(control) => {
-                let coordinator = self.setup.stage.plan.coordinator.clone();
+                let coordinator = self.setup.coordinator();
                 if let Control::Contribute(contribution) = &control {
                     self.offer(
                         &coordinator,

@@ -19,7 +19,7 @@ impl Node {
     pub(super) fn step_member(&mut self, cx: &mut Cx<Self>, message: member::Message) {
         for effect in self.ask_member(message) {
             match effect {
-                member::Effect::Tell(control) => self.send(&self.gateway_of_mine.clone(), control),
+                member::Effect::Tell(control) => self.send(&self.gateway_of_mine(), control),
                 member::Effect::Adopt(model) => self.adopt(cx, model),
                 member::Effect::Train(train) => self.train(cx, train),
             }
@@ -108,7 +108,7 @@ impl Node {
             // The old machine's last word. What it would begin now is for a model that is gone; the gateway asks the new one for it.
             for effect in node.ask_member(message) {
                 if let member::Effect::Tell(control) = effect {
-                    node.send(&node.gateway_of_mine.clone(), control);
+                    node.send(&node.gateway_of_mine(), control);
                 }
             }
             match made.unwrap_or_else(|panicked| Err(panicked.to_string())) {

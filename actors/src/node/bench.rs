@@ -4,6 +4,7 @@ use super::Setup;
 use crate::collective::{read_model, region_ref, write_header};
 use crate::slab::copy;
 use crate::verbs::{Fabric, Readers};
+use tombolo_core::ids::Round;
 use tombolo_core::tensor::Hash;
 use tombolo_core::trainer::{Task, Trained, Trainer};
 use tombolo_core::wire::{ModelRef, REGION_HEADER_BYTES, RegionHeader, RegionRef};
@@ -39,22 +40,10 @@ pub(super) fn bench(setup: &Setup) -> Result<(Bench, Initial), String> {
         .map_err(|error| error.to_string())?;
     let mut model = setup.fabric.allocate(elements * 4)?;
     copy(&local, &mut model.f32s_mut());
-    let me = &setup.stage.node;
-    let domain = setup.stage.plan.domain(&me.domain());
-    let shows = domain.is_some_and(|domain| domain.gateway() == me);
-    let shown = shows.then(|| -> Result<Region, String> {
-        let mut region = setup.fabric.allocate(REGION_HEADER_BYTES + elements * 4)?;
-        write_header(
-            &mut region,
-            RegionHeader {
-                epoch: 0,
-                round: 0,
-                attempt: 0,
-            },
-        );
-        copy(&local, &mut region.f32s_mut()[REGION_HEADER_BYTES / 4..]);
-        Ok(region)
-    });
+    let shown = setup
+        .seen()
+        .is_gateway()
+        .then(|| shown(&setup.fabric, 0, &local));
     let initial = Initial {
         hash: Hash::of(&local),
         shown: shown.transpose()?,
@@ -70,7 +59,30 @@ pub(super) fn bench(setup: &Setup) -> Result<(Bench, Initial), String> {
     Ok((bench, initial))
 }
 
+/// A region with a model that the domain may READ. Blocks.
+fn shown(fabric: &Fabric, round: Round, model: &[f32]) -> Result<Region, String> {
+    let mut region = fabric.allocate(REGION_HEADER_BYTES + model.len() * 4)?;
+    write_header(
+        &mut region,
+        RegionHeader {
+            epoch: 0,
+            round,
+            attempt: 0,
+        },
+    );
+    copy(model, &mut region.f32s_mut()[REGION_HEADER_BYTES / 4..]);
+    Ok(region)
+}
+
 impl Bench {
+    /// A region with the model held. Blocks.
+    pub(super) fn shown(&self, fabric: &Fabric, round: Round) -> Result<Region, String> {
+        if self.model.is_empty() {
+            return Err("no model is held".into());
+        }
+        shown(fabric, round, &self.model.f32s())
+    }
+
     /// READs a model and holds it. Blocks.
     pub(super) fn adopt(
         &mut self,

@@ -153,8 +153,8 @@ impl Stream {
 }
 
 async fn fetch(setup: &Setup, object: Object) -> Result<Stream, String> {
-    let coordinator = &setup.stage.plan.coordinator;
-    if *coordinator == setup.stage.node {
+    let coordinator = setup.coordinator();
+    if coordinator == setup.stage.node {
         let found = setup.shelf.find(object);
         return found
             .map(Stream::Here)
@@ -163,7 +163,7 @@ async fn fetch(setup: &Setup, object: Object) -> Result<Stream, String> {
     let link = setup
         .company
         .get()
-        .and_then(|company| company.links.get(coordinator));
+        .and_then(|company| company.links.get(&coordinator));
     let link = link.ok_or_else(|| format!("there is no link to {coordinator}"))?;
     let stall = setup.stage.plan.heartbeat.every * STALL_PERIODS;
     let incoming = tokio::select! {

@@ -271,6 +271,7 @@ fn plan() -> Plan {
         domains: Vec::new(),
         links: Vec::new(),
         heartbeat: HeartbeatPlan {
+            cooldown: Default::default(),
             every: Duration::from_millis(500),
             retry: Vec::new(),
         },

@@ -15,7 +15,7 @@ pub fn strike(world: &mut World) {
         // A process ends and comes back.
         0..=2 => {
             world.crash(&node);
-            world.after(200, 12_000, Happening::Boot(node));
+            world.after(200, 20_000, Happening::Boot(node));
         }
         // An actor panics and is built again.
         3..=4 => {

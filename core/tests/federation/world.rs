@@ -416,7 +416,7 @@ impl World {
             8500,
             Happening::Lost(a.clone(), b.clone(), generation),
         );
-        self.after(14_500, 14_500, Happening::Overdue(a, b, generation));
+        self.after(11_000, 11_000, Happening::Overdue(a, b, generation));
     }
 
     /// Brings a link back after a while.

@@ -1,0 +1,78 @@
+//! Membership views on disk: `views/000002.json`, each created if absent, so that two coordinators cannot both decide what follows a view.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use super::{CheckpointError, FORMAT, Store, files_error};
+use tombolo_core::tensor::Hash;
+use tombolo_core::view::View;
+
+/// A view as it is written down.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Written {
+    format: u32,
+    configuration: Hash,
+    view: View,
+}
+
+impl Store {
+    /// The last view; none in a run whose membership never changed.
+    pub(super) fn last_view(&self) -> Result<Option<View>, CheckpointError> {
+        let names = self.files.list("views");
+        let names = names.map_err(|error| files_error("views", &error))?;
+        let Some(name) = names.last() else {
+            return Ok(None);
+        };
+        let path = format!("views/{name}");
+        let written: Written = self.json(&path)?;
+        let damaged = |reason: String| CheckpointError::Damaged {
+            path: path.clone(),
+            reason,
+        };
+        if written.format != FORMAT {
+            let reason = format!("format {}, this version reads {FORMAT}", written.format);
+            return Err(damaged(reason));
+        }
+        if written.configuration != self.configuration {
+            return Err(CheckpointError::OtherRun {
+                expected: self.configuration,
+                found: written.configuration,
+            });
+        }
+        let epoch = written.view.epoch;
+        if *name != file_name(epoch) || epoch != names.len() as u64 + 1 {
+            return Err(damaged(format!(
+                "it says epoch {epoch}, epoch {} is due",
+                names.len() + 1
+            )));
+        }
+        Ok(Some(written.view))
+    }
+
+    /// Writes a view down. Asked again, it finds its own work done.
+    pub(super) fn write_view(&self, view: &View) -> Result<(), CheckpointError> {
+        let path = format!("views/{}", file_name(view.epoch));
+        let written = Written {
+            format: FORMAT,
+            configuration: self.configuration,
+            view: view.clone(),
+        };
+        let bytes = serde_json::to_vec_pretty(&written).expect("a view is plain data");
+        match self.files.create(&path, &bytes) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if self.json::<Written>(&path)? == written {
+                    Ok(())
+                } else {
+                    Err(CheckpointError::TakenView(view.epoch))
+                }
+            }
+            Err(error) => Err(files_error(&path, &error)),
+        }
+    }
+}
+
+fn file_name(epoch: u64) -> String {
+    format!("{epoch:06}.json")
+}
