@@ -242,16 +242,6 @@ impl Gateway {
         }
     }
 
-    /// The model that the domain may READ.
-    pub fn model(&self) -> Option<&ModelRef> {
-        self.model.as_ref()
-    }
-
-    /// The members that answered.
-    pub fn present(&self) -> impl Iterator<Item = &NodeId> {
-        self.present.iter()
-    }
-
     /// The sum that the coordinator may fetch.
     pub fn offered(&self) -> Option<(Round, Attempt)> {
         let current = self.current.as_ref()?;

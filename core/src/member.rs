@@ -69,11 +69,6 @@ impl Member {
         }
     }
 
-    /// The model held.
-    pub fn model(&self) -> (Round, Hash) {
-        (self.round, self.hash)
-    }
-
     fn next(&mut self, cx: &mut Context<'_, Effect>) {
         if self.busy {
             return;

@@ -106,12 +106,6 @@ impl Layout {
         self.len == 0
     }
 
-    /// One tensor's part of a flat slice.
-    pub fn slice<'a>(&self, name: &str, flat: &'a [f32]) -> Option<&'a [f32]> {
-        let tensor = self.tensors.iter().find(|tensor| tensor.name == name)?;
-        flat.get(tensor.offset..tensor.offset + tensor.len())
-    }
-
     /// The first difference to another side's layout, in words; `None` if they agree.
     pub fn difference(&self, other: &Layout) -> Option<String> {
         for tensor in &self.tensors {

@@ -4,7 +4,6 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, marker};
 
-use crate::error::FabricError;
 use crate::pages::Pages;
 
 /// What a peer needs to READ from a region: plain data that may travel anywhere. It gives no access without a connected queue pair.
@@ -14,41 +13,6 @@ pub struct RemoteRegion {
     pub key: u64,
     /// Its length in bytes.
     pub len: u64,
-}
-
-impl RemoteRegion {
-    /// Bytes on the wire.
-    pub const LENGTH: usize = 16;
-
-    /// The wire form: key and length, little-endian.
-    pub fn to_bytes(&self) -> [u8; Self::LENGTH] {
-        let mut bytes = [0; Self::LENGTH];
-        bytes[..8].copy_from_slice(&self.key.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.len.to_le_bytes());
-        bytes
-    }
-
-    /// Reads the wire form.
-    ///
-    /// # Errors
-    ///
-    /// [`FabricError::Malformed`] unless there are exactly 16 bytes. Key and length are checked when they are used.
-    pub fn from_bytes(bytes: &[u8]) -> Result<RemoteRegion, FabricError> {
-        let Some((key, len)) = bytes
-            .split_first_chunk::<8>()
-            .and_then(|(key, rest)| Some((key, <[u8; 8]>::try_from(rest).ok()?)))
-        else {
-            return Err(FabricError::Malformed {
-                what: "remote region",
-                expected: format!("{} bytes", Self::LENGTH),
-                found: format!("{} bytes", bytes.len()),
-            });
-        };
-        Ok(RemoteRegion {
-            key: u64::from_le_bytes(*key),
-            len: u64::from_le_bytes(len),
-        })
-    }
 }
 
 /// Registered, page-aligned memory of this side. Peers with a grant may READ it until it is dropped; only its owner writes.
@@ -241,22 +205,5 @@ impl DeviceId {
     pub(crate) fn next() -> DeviceId {
         static LAST: AtomicU64 = AtomicU64::new(0);
         DeviceId(LAST.fetch_add(1, Ordering::Relaxed) + 1)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_remote_region_survives_the_wire_and_other_lengths_are_refused() {
-        let remote = RemoteRegion {
-            key: u64::MAX - 1,
-            len: 3,
-        };
-        let bytes = remote.to_bytes();
-        assert_eq!(RemoteRegion::from_bytes(&bytes).unwrap(), remote);
-        assert!(RemoteRegion::from_bytes(&bytes[..15]).is_err());
-        assert!(RemoteRegion::from_bytes(&[0; 17]).is_err());
     }
 }

@@ -369,7 +369,10 @@ fn answer(socket: &OwnedFd, reply: &[u8], file: Option<&OwnedFd>) {
     .unwrap();
 }
 
-/// This test binary, run again as the owner `hq/a` with two regions of 5,000 bytes of 0xa5. Killed when dropped.
+/// The length of each of the owner's regions.
+const OWNED_BYTES: usize = 5000;
+
+/// This test binary, run again as the owner `hq/a` with two regions of [`OWNED_BYTES`] of 0xa5. Killed when dropped.
 struct Owner {
     child: Child,
     endpoint: Endpoint,
@@ -391,12 +394,18 @@ impl Owner {
             .map(Result::unwrap)
             .find_map(|line| Some(line.split_once("owner: ")?.1.to_owned()))
             .unwrap();
-        let blobs: Vec<_> = said.split(' ').map(from_hex).collect();
+        let [endpoint, first, second] = said.split(' ').collect::<Vec<_>>()[..] else {
+            panic!("{said}")
+        };
+        let region = |key: &str| RemoteRegion {
+            key: key.parse().unwrap(),
+            len: OWNED_BYTES as u64,
+        };
         Owner {
             child,
-            endpoint: Endpoint::from_bytes(&blobs[0]).unwrap(),
-            first: RemoteRegion::from_bytes(&blobs[1]).unwrap(),
-            second: RemoteRegion::from_bytes(&blobs[2]).unwrap(),
+            endpoint: Endpoint::from_bytes(&from_hex(endpoint)).unwrap(),
+            first: region(first),
+            second: region(second),
         }
     }
 }
@@ -415,17 +424,13 @@ fn be_an_owner() -> bool {
     };
     let device = Shm::new(folder.into()).open("hq/a").unwrap();
     let regions = [(); 2].map(|()| {
-        let mut region = device.allocate(5000).unwrap();
+        let mut region = device.allocate(OWNED_BYTES).unwrap();
         region.bytes_mut().fill(0xa5);
         region
     });
     let endpoint = device.grant("hq/b").unwrap();
-    let said = [
-        to_hex(&endpoint.to_bytes()),
-        to_hex(&regions[0].remote().to_bytes()),
-        to_hex(&regions[1].remote().to_bytes()),
-    ];
-    println!("owner: {}", said.join(" "));
+    let [first, second] = regions.each_ref().map(|region| region.remote().key);
+    println!("owner: {} {first} {second}", to_hex(&endpoint.to_bytes()));
     std::io::stdout().flush().unwrap();
     let _ = std::io::stdin().read_line(&mut String::new());
     true

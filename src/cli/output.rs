@@ -260,11 +260,7 @@ pub fn refuse(common: &Common, error: FederationError) -> Exit {
         FederationError::Topology(diagnosis) => {
             match common.format {
                 Format::Json => say!("{}", diagnosis.to_json_lines().trim_end()),
-                Format::Text => {
-                    if let FederationError::Topology(diagnosis) = error {
-                        complain!("{:?}", miette::Report::new_boxed(diagnosis));
-                    }
-                }
+                Format::Text => complain(&diagnosis.to_terminal_text()),
             }
             return Exit::Usage;
         }

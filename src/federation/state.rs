@@ -65,7 +65,6 @@ pub struct Run {
 #[derive(Debug)]
 pub struct StateFolder {
     folder: PathBuf,
-    run: Run,
     _lock: File,
 }
 
@@ -76,25 +75,19 @@ impl StateFolder {
     /// Another process has it, it holds a run and `resume` is not set, or that run has another configuration.
     pub fn open(folder: &Path, configuration: Hash, resume: bool) -> Result<Self, StateError> {
         let (folder, lock, found) = take(folder, configuration, resume)?;
-        let run = match found {
-            Some(run) => run,
-            None => {
-                let version = env!("CARGO_PKG_VERSION").to_owned();
-                let run = Run {
-                    format: FORMAT,
-                    run: random_uuid(),
-                    configuration,
-                    version,
-                };
-                let bytes = serde_json::to_vec_pretty(&run).expect("plain data");
-                let path = folder.join(RUN);
-                replace(&path, &bytes).map_err(failed("write", &path))?;
-                run
-            }
-        };
+        if found.is_none() {
+            let run = Run {
+                format: FORMAT,
+                run: random_uuid(),
+                configuration,
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+            };
+            let bytes = serde_json::to_vec_pretty(&run).expect("plain data");
+            let path = folder.join(RUN);
+            replace(&path, &bytes).map_err(failed("write", &path))?;
+        }
         Ok(StateFolder {
             folder,
-            run,
             _lock: lock,
         })
     }
@@ -105,11 +98,6 @@ impl StateFolder {
     /// As there.
     pub fn check(folder: &Path, configuration: Hash, resume: bool) -> Result<(), StateError> {
         take(folder, configuration, resume).map(drop)
-    }
-
-    /// What the folder is about.
-    pub fn run(&self) -> &Run {
-        &self.run
     }
 
     /// Writes `report.json`.

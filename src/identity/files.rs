@@ -35,14 +35,6 @@ pub struct DomainFiles {
 }
 
 impl DomainFiles {
-    /// `<folder>/<domain>.pem` and what belongs to it.
-    pub fn in_folder(folder: &Path, domain: &DomainId) -> DomainFiles {
-        DomainFiles {
-            domain: domain.clone(),
-            root: folder.join(format!("{domain}.pem")),
-        }
-    }
-
     /// The root that the plan names and what belongs to it.
     pub fn of_plan(domain: &DomainPlan) -> DomainFiles {
         DomainFiles {

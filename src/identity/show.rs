@@ -1,24 +1,20 @@
 //! Says which certificates are there and what is wrong with them.
 
-use std::collections::BTreeSet;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustls::pki_types::{CertificateDer, UnixTime};
 use serde::Serialize;
 use tombolo_actors::identity::IdentityError;
-use tombolo_core::ids::{DomainId, NodeId};
+use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::bundle::{Bundle, Role};
-use super::files::{DomainFiles, exists, files_fault, hex, sha256};
+use super::files::{DomainFiles, exists, hex, sha256};
 use super::validity::{Validity, rfc3339};
 use super::{provider, spiffe};
-
-/// The most certificates shown of one folder.
-const ENTRIES_MAX: usize = 10_000;
 
 /// One certificate on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -80,39 +76,6 @@ impl fmt::Display for Entry {
         }
         Ok(())
     }
-}
-
-/// Every root of the form `<folder>/<domain>.pem` and every node's certificate `<folder>/<domain>/<name>.pem`, each domain's root first.
-///
-/// # Errors
-///
-/// The folder cannot be listed. Whatever is wrong with one file is among its problems.
-pub fn show(folder: &Path, now: u64) -> Result<Vec<Entry>, IdentityError> {
-    let (roots, folders) = list(folder)?;
-    let domains: BTreeSet<DomainId> = roots
-        .iter()
-        .chain(&folders)
-        .filter_map(|name| name.parse().ok())
-        .collect();
-    let mut entries = Vec::new();
-    for domain in domains {
-        let files = DomainFiles::in_folder(folder, &domain);
-        if roots.contains(domain.as_str()) {
-            entries.push(Entry::of_root(&files, now));
-        }
-        if folders.contains(domain.as_str()) {
-            for name in list(&folder.join(domain.as_str()))?.0 {
-                entries.push(Entry::of_leaf(&files, &name, now));
-            }
-        }
-        if entries.len() > ENTRIES_MAX {
-            return Err(IdentityError::Configuration(format!(
-                "{} holds more than {ENTRIES_MAX} certificates; name a smaller folder",
-                folder.display()
-            )));
-        }
-    }
-    Ok(entries)
 }
 
 /// The roots of a plan's domains, and those nodes' certificates that are here, each domain's root first.
@@ -270,23 +233,6 @@ fn check_leaf(
         .verify(certificate, &[], then, Role::Server)
         .map(drop)
         .map_err(|fault| fault.to_string())
-}
-
-/// The stems of `*.pem` and the names of folders, sorted.
-fn list(folder: &Path) -> Result<(BTreeSet<String>, BTreeSet<String>), IdentityError> {
-    let fail = |error| files_fault("list", folder, error);
-    let (mut stems, mut folders) = (BTreeSet::new(), BTreeSet::new());
-    for entry in std::fs::read_dir(folder).map_err(fail)? {
-        let path = entry.map_err(fail)?.path();
-        let part =
-            |part: Option<&std::ffi::OsStr>| part.and_then(|it| it.to_str()).map(str::to_owned);
-        if path.is_dir() {
-            folders.extend(part(path.file_name()));
-        } else if path.extension().is_some_and(|it| it == "pem") {
-            stems.extend(part(path.file_stem()));
-        }
-    }
-    Ok((stems, folders))
 }
 
 /// `6 d 3 h`, `3 h 20 min` or `90 s`.

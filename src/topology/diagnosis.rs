@@ -7,7 +7,10 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use miette::{Diagnostic, LabeledSpan, NamedSource, SourceCode};
+use miette::{
+    Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, MietteHandlerOpts,
+    NamedSource, ReportHandler, SourceCode,
+};
 use serde_json::json;
 
 /// Mistakes told at most; whoever has more learns nothing from the next one.
@@ -162,14 +165,32 @@ impl Diagnosis {
 
     /// The report for people who have no terminal or no colours: fixed width, no escape codes.
     pub fn to_plain_text(&self) -> String {
-        let mut text = String::new();
-        miette::GraphicalReportHandler::new_themed(miette::GraphicalTheme::unicode_nocolor())
+        let theme = GraphicalTheme::unicode_nocolor();
+        let handler = GraphicalReportHandler::new_themed(theme)
             .with_width(100)
             .with_links(false)
-            .without_syntax_highlighting()
-            .render_report(&mut text, self)
-            .expect("writing into a string cannot fail");
-        text
+            .without_syntax_highlighting();
+        self.drawn(&handler)
+    }
+
+    /// The report for standard error: as wide as the terminal, and with colours if it has them.
+    pub fn to_terminal_text(&self) -> String {
+        self.drawn(&MietteHandlerOpts::new().build())
+    }
+
+    /// The heading and each mistake for itself: drawn as one report, miette would write `Error:` above each.
+    fn drawn(&self, handler: &dyn ReportHandler) -> String {
+        struct Drawn<'a>(&'a Part, &'a dyn ReportHandler);
+
+        impl fmt::Display for Drawn<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.1.debug(self.0, f)
+            }
+        }
+
+        let mistakes = self.parts.iter();
+        let mistakes = mistakes.map(|part| format!("\n{}", Drawn(part, handler)));
+        format!("{self}\n{}", mistakes.collect::<String>())
     }
 }
 
@@ -208,14 +229,6 @@ impl fmt::Debug for Diagnosis {
 }
 
 impl std::error::Error for Diagnosis {}
-
-impl Diagnostic for Diagnosis {
-    fn related<'a>(&'a self) -> Option<Box<dyn Iterator<Item = &'a dyn Diagnostic> + 'a>> {
-        Some(Box::new(
-            self.parts.iter().map(|part| part as &dyn Diagnostic),
-        ))
-    }
-}
 
 /// One mistake as miette wants it: with the text that it points into.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use rustls::pki_types::UnixTime;
 use tombolo::identity::bundle::{Bundle, Role};
 use tombolo::identity::files::DomainFiles;
 use tombolo::identity::pki::{Outcome, Terms, ensure_dev_pki, init_domain, issue};
-use tombolo::identity::show::{Kind, show};
+use tombolo::identity::show::{Kind, show_plan};
 use tombolo_actors::identity::{IdentityError, MaterialFault};
 
 use crate::world::*;
@@ -107,7 +107,7 @@ fn a_key_of_another_certificate_is_found_out() {
         ),
         "{error}"
     );
-    let entries = show(&world.path(""), NOW).unwrap();
+    let entries = show_plan(&world.plan, NOW).unwrap();
     let problems: Vec<_> = entries.iter().flat_map(|it| &it.problems).collect();
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(problems[0].contains("does not match"), "{problems:?}");
@@ -149,7 +149,7 @@ fn a_neighbours_certificate_or_a_foreign_one_is_not_ours() {
 #[test]
 fn a_root_must_match_its_pin() {
     let mut world = World::new();
-    let entries = show(&world.path(""), NOW).unwrap();
+    let entries = show_plan(&world.plan, NOW).unwrap();
     let plant = entries
         .iter()
         .find(|it| it.path.ends_with("plant.pem"))
@@ -402,7 +402,7 @@ fn wrong_arguments_are_refused_before_anything_is_written() {
 #[test]
 fn show_lists_roots_and_nodes_with_what_is_wrong() {
     let world = World::new();
-    let entries = show(&world.path(""), NOW).unwrap();
+    let entries = show_plan(&world.plan, NOW).unwrap();
     let summary: Vec<_> = entries
         .iter()
         .map(|it| (it.kind, it.spiffe_id.as_str(), it.problems.len()))
@@ -411,14 +411,14 @@ fn show_lists_roots_and_nodes_with_what_is_wrong() {
         summary,
         [
             (Kind::Root, "", 0),
-            (Kind::Node, "spiffe://hq.harbour/node/a", 0),
             (Kind::Node, "spiffe://hq.harbour/node/gate", 0),
+            (Kind::Node, "spiffe://hq.harbour/node/a", 0),
             (Kind::Root, "", 0),
-            (Kind::Node, "spiffe://plant.harbour/node/a", 0),
             (Kind::Node, "spiffe://plant.harbour/node/gate", 0),
+            (Kind::Node, "spiffe://plant.harbour/node/a", 0),
         ]
     );
-    let gate = &entries[2];
+    let gate = &entries[1];
     assert_eq!(gate.remaining_s, 7 * DAY);
     assert_eq!(gate.not_before, "2027-01-15T07:50:00Z");
     assert_eq!(entries[0].subject, "O=harbour, OU=tombolo root, CN=hq");
@@ -429,7 +429,7 @@ fn show_lists_roots_and_nodes_with_what_is_wrong() {
     fs::write(world.path("hq/a.pem"), "rubbish").unwrap();
     fs::copy(world.path("plant/a.pem"), world.path("plant/gate.pem")).unwrap();
     let problems = |now| {
-        let entries = show(&world.path(""), now).unwrap();
+        let entries = show_plan(&world.plan, now).unwrap();
         entries
             .into_iter()
             .map(|it| it.problems.join("; "))
@@ -438,18 +438,18 @@ fn show_lists_roots_and_nodes_with_what_is_wrong() {
     let found = problems(NOW + 8 * DAY);
     assert_eq!(found[0], "");
     assert!(
-        found[1].contains("expected exactly one certificate in PEM"),
+        found[2].contains("expected exactly one certificate in PEM"),
         "{found:?}"
     );
     assert!(
-        found[2].contains("has expired: now 2027-01-23T08:00:00Z"),
+        found[1].contains("has expired: now 2027-01-23T08:00:00Z"),
         "{found:?}"
     );
     assert!(
-        found[5].contains("expected spiffe://plant.<federation>/node/gate"),
+        found[4].contains("expected spiffe://plant.<federation>/node/gate"),
         "{found:?}"
     );
-    assert!(problems(NOW - DAY)[2].contains("not yet valid"));
+    assert!(problems(NOW - DAY)[1].contains("not yet valid"));
     assert!(problems(NOW + 360 * DAY)[0].contains("less than a third"));
 }
 
@@ -458,7 +458,7 @@ fn no_key_is_ever_printed() {
     let world = World::new();
     let secret = fs::read_to_string(world.path("hq/gate.key")).unwrap();
     let line = secret.lines().nth(1).unwrap();
-    let mut said = format!("{:?}", show(&world.path(""), NOW).unwrap());
+    let mut said = format!("{:?}", show_plan(&world.plan, NOW).unwrap());
     // Mistaken for a certificate, and as a key that cannot be parsed.
     fs::copy(world.path("hq/gate.key"), world.path("plant.pem")).unwrap();
     set_mode(&world.path("plant.pem"), 0o644);

@@ -130,7 +130,8 @@ impl World {
     }
 
     pub fn files(&self, domain: &str) -> DomainFiles {
-        DomainFiles::in_folder(self.folder.path(), &domain.parse().unwrap())
+        let domain = self.plan.domain(&domain.parse().unwrap());
+        DomainFiles::of_plan(domain.unwrap())
     }
 
     pub fn load(&self, name: &str) -> Result<Arc<dyn Identity>, IdentityError> {

@@ -17,14 +17,6 @@ pub enum DecodeError {
         /// The bound.
         limit: usize,
     },
-    /// Shorter than its header says.
-    #[error("{found} bytes, expected {expected}")]
-    Short {
-        /// What came.
-        found: usize,
-        /// What was needed.
-        expected: usize,
-    },
     /// Bytes behind the message.
     #[error("{0} bytes follow the message")]
     Trailing(usize),
