@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use tokio::sync::{SetOnce, watch};
 
@@ -11,7 +12,7 @@ use crate::aggregate::{self, Aggregate, Rule};
 use crate::checkpoint::{self, Checkpoint};
 use crate::collective::{self, Collective};
 use crate::coordinator::{self, Coordinator, TrainerFactory};
-use crate::env::Class;
+use crate::env::{Class, Env};
 use crate::heartbeat::{self, Heartbeat};
 use crate::identity::Identity;
 use crate::link::{self, Link, Shelf, Wire};
@@ -25,6 +26,9 @@ use tombolo_core::ids::NodeId;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::view::Seen;
 use tombolo_fabric::Device;
+
+/// How often a question to an actor that failed over it is asked again.
+const ASKS_MAX: usize = 4;
 
 /// Makes the rule; called once for each life of the aggregator's actor, on its arbiter.
 pub type RuleFactory = Arc<dyn Fn() -> Rule + Send + Sync>;
@@ -85,13 +89,29 @@ pub struct Crew {
     /// Its fabric.
     pub fabric: Fabric,
     endpoint: quinn::Endpoint,
+    env: Arc<dyn Env>,
 }
 
 impl Crew {
-    /// Closes the endpoint: peers learn at once that this node leaves.
+    /// Waits until those peers have acknowledged all that they were told, or have left. False if one did not within `limit`.
+    pub async fn settle(&self, peers: impl Fn(&NodeId) -> bool, limit: Duration) -> bool {
+        let links = self.links.iter().filter(|(peer, _)| peers(peer));
+        let settled = async {
+            for (_, link) in links {
+                // A link whose actor is gone has nothing more to carry.
+                let _ = link.ask_again(ASKS_MAX, link::Message::Settle).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = settled => true,
+            () = self.env.sleep(limit) => false,
+        }
+    }
+
+    /// Closes the endpoint: peers learn at once that this node leaves. What they have not acknowledged is lost to them.
     pub fn close(&self, reason: &str) {
-        self.endpoint
-            .close(quinn::VarInt::from_u32(0), reason.as_bytes());
+        self.endpoint.close(link::LEFT, reason.as_bytes());
     }
 
     /// The types of actors that every node has.
@@ -354,6 +374,7 @@ impl Crew {
             left,
             fabric,
             endpoint,
+            env: stage.env,
         })
     }
 }

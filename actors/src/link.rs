@@ -10,13 +10,13 @@ mod session;
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{self, AtomicU64};
+use std::sync::atomic::{self, AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use dashmap::DashMap;
-use quinn::{Connection, RecvStream, VarInt};
+use quinn::{Connection, ConnectionError, RecvStream, VarInt};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::node;
@@ -29,7 +29,7 @@ use tombolo_core::ids::NodeId;
 use tombolo_core::link::{Memory, Peer};
 use tombolo_core::tensor::Hash;
 use tombolo_core::time::Micros;
-use tombolo_core::wire::{Control, Object, codec};
+use tombolo_core::wire::{Control, FrameHeader, Object, codec};
 
 /// Fetches of ours that may be open at one peer: a model, a step and a contribution, twice.
 const FETCHES_MAX: usize = 6;
@@ -37,6 +37,9 @@ const FETCHES_MAX: usize = 6;
 const OFFERS_MAX: usize = 2;
 /// Marks tags of offers, to tell them from tags of fetches.
 const OFFER: u64 = 1 << 63;
+
+/// Why a node that leaves closes its connections: there is nothing more to tell it.
+pub const LEFT: VarInt = VarInt::from_u32(0);
 
 /// Fetches of the peer that are served at once; a peer that keeps to [`FETCHES_MAX`] never sees this limit.
 const SERVES_MAX: usize = 16;
@@ -170,6 +173,8 @@ pub enum Message {
     Fetch(Object, Reply<Result<Incoming, FetchError>>),
     /// Start to send an object that the peer is about to fetch.
     Offer(Object),
+    /// Answer once the peer has acknowledged all that was sent before, or has left.
+    Settle(Reply<()>),
     /// From the session of that number: the peer sends an object under that tag.
     Offered(u64, u64, Object),
     /// A connection to the peer stands; the newest one counts.
@@ -194,6 +199,9 @@ pub enum Message {
 pub struct Durable {
     memory: Mutex<Memory>,
     wake: Notify,
+    /// The peer has acknowledged something, or has left.
+    heard: Notify,
+    left: AtomicBool,
     sessions: AtomicU64,
     tags: AtomicU64,
     serves: Arc<Semaphore>,
@@ -204,6 +212,8 @@ impl Default for Durable {
         Durable {
             memory: Mutex::default(),
             wake: Notify::new(),
+            heard: Notify::new(),
+            left: AtomicBool::new(false),
             sessions: AtomicU64::new(0),
             tags: AtomicU64::new(0),
             serves: Arc::new(Semaphore::new(SERVES_MAX)),
@@ -214,6 +224,29 @@ impl Default for Durable {
 impl Durable {
     fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a frame's header, as [`Memory::on_frame`] does.
+    fn on_frame(&self, header: FrameHeader) -> bool {
+        let new = self.memory().on_frame(header);
+        self.heard.notify_waiters();
+        new
+    }
+
+    fn set_left(&self, left: bool) {
+        self.left.store(left, atomic::Ordering::Relaxed);
+        self.heard.notify_waiters();
+    }
+
+    /// Ends once nothing waits for the peer any more.
+    async fn settled(&self) {
+        loop {
+            let heard = self.heard.notified();
+            if self.memory().waiting() == 0 || self.left.load(atomic::Ordering::Relaxed) {
+                return;
+            }
+            heard.await;
+        }
     }
 }
 
@@ -254,6 +287,14 @@ pub fn dials(plan: &tombolo_core::plan::Plan, node: &NodeId, peer: &NodeId) -> b
     }
     plan.domain(&node.domain())
         .is_some_and(|domain| domain.rank(node) > domain.rank(peer))
+}
+
+/// Whether the peer closed the connection because it leaves.
+fn has_left(connection: &Connection) -> bool {
+    matches!(
+        connection.close_reason(),
+        Some(ConnectionError::ApplicationClosed(close)) if close.error_code == LEFT
+    )
 }
 
 /// See the module.
@@ -390,6 +431,7 @@ impl Link {
             }
             .run()
             .await;
+            setup.durable.set_left(has_left(&connection));
             connection.close(VarInt::from_u32(3), end.reason.as_bytes());
             let _ = own.tell(Message::Down(session, end)).await;
         });
@@ -513,6 +555,12 @@ impl Actor for Link {
                         begun: None,
                     });
                 }
+            }
+            Message::Settle(reply) => {
+                let durable = self.setup.durable.clone();
+                later(cx, async move { durable.settled().await }, |_, (), _| {
+                    reply.send(());
+                });
             }
             Message::Attach(connection) => self.attach(connection),
             Message::DialFailed(trouble) => {

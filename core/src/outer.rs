@@ -3,6 +3,9 @@
 //! `g` is the mean of the updates (local minus global). `sgd`: step = lr g. `momentum`: v = m v + g, step = lr v. `nesterov`: v = m v + g,
 //! step = lr (g + m v). All in `f32`, in this order, without fused multiplication, from v = 0. Each element is on its own, so a mean may be
 //! given slice by slice.
+//!
+//! A step counts once its round is committed: until [`OuterOptimizer::accept`] the optimizer keeps what it held before, and another step
+//! begins from there.
 
 use crate::plan::{OuterKind, OuterPlan};
 
@@ -46,13 +49,17 @@ pub enum OuterError {
 
 /// Turns a mean into a step, and remembers.
 pub trait OuterOptimizer: Send {
-    /// Replaces the mean's elements `offset..offset + slice.len()` by those of the step. Once per element and round.
+    /// Replaces the mean's elements `offset..offset + slice.len()` by those of the step. Done again, it takes the place of the step before
+    /// that nobody accepted.
     ///
     /// # Errors
     /// A slice that reaches past the model; nothing is then changed.
     fn step(&mut self, offset: usize, slice: &mut [f32]) -> Result<(), OuterError>;
 
-    /// What must be stored to go on later: flat slices of the model's length, by name in order.
+    /// The step of every element is committed: the next one goes on from it.
+    fn accept(&mut self);
+
+    /// What must be stored to go on after the last step, accepted or not: flat slices of the model's length, by name in order.
     fn state(&self) -> Vec<(&'static str, &[f32])>;
 
     /// Goes on from stored state.
@@ -68,17 +75,13 @@ pub fn build(plan: &OuterPlan, len: usize) -> Box<dyn OuterOptimizer> {
     let momentum = plan.momentum as f32;
     match plan.optimizer {
         OuterKind::Sgd => Box::new(Sgd { learning_rate, len }),
-        OuterKind::Momentum => Box::new(Momentum {
+        OuterKind::Momentum | OuterKind::Nesterov => Box::new(Momentum {
             learning_rate,
             momentum,
-            looks_ahead: false,
+            looks_ahead: plan.optimizer == OuterKind::Nesterov,
             velocity: vec![0.0; len],
-        }),
-        OuterKind::Nesterov => Box::new(Momentum {
-            learning_rate,
-            momentum,
-            looks_ahead: true,
-            velocity: vec![0.0; len],
+            next: vec![0.0; len],
+            stepped: false,
         }),
     }
 }
@@ -108,6 +111,8 @@ impl OuterOptimizer for Sgd {
         Ok(())
     }
 
+    fn accept(&mut self) {}
+
     fn state(&self) -> Vec<(&'static str, &[f32])> {
         Vec::new()
     }
@@ -126,34 +131,53 @@ struct Momentum {
     /// Nesterov.
     looks_ahead: bool,
     velocity: Vec<f32>,
+    /// The velocity after a step that was not accepted yet.
+    next: Vec<f32>,
+    stepped: bool,
 }
 
 impl OuterOptimizer for Momentum {
     fn step(&mut self, offset: usize, slice: &mut [f32]) -> Result<(), OuterError> {
         let end = end_within(self.velocity.len(), offset, slice)?;
         let (m, lr) = (self.momentum, self.learning_rate);
-        let pairs = slice.iter_mut().zip(&mut self.velocity[offset..end]);
+        let velocities = self.velocity[offset..end]
+            .iter()
+            .zip(&mut self.next[offset..end]);
+        let elements = slice.iter_mut().zip(velocities);
         if self.looks_ahead {
-            for (g, v) in pairs {
-                *v = m * *v + *g;
-                *g = lr * (*g + m * *v);
+            for (g, (v, next)) in elements {
+                *next = m * *v + *g;
+                *g = lr * (*g + m * *next);
             }
         } else {
-            for (g, v) in pairs {
-                *v = m * *v + *g;
-                *g = lr * *v;
+            for (g, (v, next)) in elements {
+                *next = m * *v + *g;
+                *g = lr * *next;
             }
         }
+        self.stepped = true;
         Ok(())
     }
 
+    fn accept(&mut self) {
+        if std::mem::take(&mut self.stepped) {
+            std::mem::swap(&mut self.velocity, &mut self.next);
+        }
+    }
+
     fn state(&self) -> Vec<(&'static str, &[f32])> {
-        vec![(VELOCITY, &self.velocity)]
+        let newest = if self.stepped {
+            &self.next
+        } else {
+            &self.velocity
+        };
+        vec![(VELOCITY, newest)]
     }
 
     fn restore(&mut self, state: &[(&str, &[f32])]) -> Result<(), OuterError> {
         check_state(&[VELOCITY], self.velocity.len(), state)?;
         self.velocity.copy_from_slice(state[0].1);
+        self.stepped = false;
         Ok(())
     }
 }
@@ -202,6 +226,7 @@ mod tests {
         let step = |mean: &[f32; 2]| {
             let mut step = *mean;
             optimizer.step(0, &mut step).unwrap();
+            optimizer.accept();
             step
         };
         means.iter().map(step).collect()
@@ -235,6 +260,9 @@ mod tests {
                 parts.step(3, &mut two[3..]).unwrap();
                 parts.step(0, &mut two[..3]).unwrap();
                 assert_eq!(one, two, "{kind:?}");
+                assert_eq!(whole.state(), parts.state());
+                whole.accept();
+                parts.accept();
             }
             assert_eq!(whole.state(), parts.state());
         }
@@ -251,6 +279,32 @@ mod tests {
             let expected = steps(first.as_mut(), &next);
             assert_eq!(steps(second.as_mut(), &next), expected, "{kind:?}");
         }
+    }
+
+    #[test]
+    fn a_step_that_was_not_accepted_was_never_taken() {
+        for kind in ALL {
+            let (mut calm, mut tried) = (build(&plan(kind), 2), build(&plan(kind), 2));
+            for mean in [[1.0, -2.0], [0.5, 4.0], [3.0, 0.25]] {
+                tried.step(0, &mut [f32::NAN, 9.0]).unwrap();
+                tried.step(0, &mut [8.0, -7.0]).unwrap();
+                let expected = steps(calm.as_mut(), &[mean]);
+                assert_eq!(steps(tried.as_mut(), &[mean]), expected, "{kind:?}");
+                assert_eq!(tried.state(), calm.state());
+                tried.accept();
+                assert_eq!(tried.state(), calm.state(), "nothing is left to accept");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_stored_is_the_state_after_the_last_step() {
+        let mut nesterov = build(&plan(OuterKind::Nesterov), 1);
+        assert_eq!(nesterov.state(), [("velocity", &[0.0][..])]);
+        nesterov.step(0, &mut [2.0]).unwrap();
+        assert_eq!(nesterov.state(), [("velocity", &[2.0][..])]);
+        nesterov.restore(&[("velocity", &[5.0])]).unwrap();
+        assert_eq!(nesterov.state(), [("velocity", &[5.0][..])]);
     }
 
     #[test]

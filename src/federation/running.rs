@@ -16,14 +16,14 @@ use tombolo_core::event::{Event, Finished};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
 
-/// How long the last word to nodes of other processes has to leave this one.
-const FAREWELL: Duration = Duration::from_millis(300);
-
 /// How long nodes may take to hear that the run is over.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The same when somebody waits at the terminal.
 const INTERRUPTED_LIMIT: Duration = Duration::from_millis(700);
+
+/// How long nodes of other processes may take to acknowledge the last word. Whoever does not answer by then gives no sign of life.
+const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long the last packets may take to leave.
 const DRAIN_LIMIT: Duration = Duration::from_millis(500);
@@ -188,9 +188,11 @@ impl Running {
             }
         };
         let _ = tokio::time::timeout(patience, everyone).await;
-        if self.hosts_coordinator() && self.crews.len() < self.plan.nodes().count() {
-            // Closing drops what is not yet sent, and the last word to the other processes may be among it.
-            tokio::time::sleep(FAREWELL).await;
+        // Closing drops what is not yet sent, and the last word to nodes of other processes may be among it.
+        let farewell = patience.min(FAREWELL_LIMIT);
+        for crew in self.crews.values() {
+            crew.settle(|peer| !self.crews.contains_key(peer), farewell)
+                .await;
         }
         for crew in self.crews.values() {
             crew.close("the run is over");

@@ -85,6 +85,7 @@ impl Schedule {
         let mut step = fold::reference(&counted).unwrap();
         self.rule.finish(&mut step).unwrap();
         self.outer.step(0, &mut step).unwrap();
+        self.outer.accept();
         outer::adopt(&mut self.model, &step);
         self.judge()
     }

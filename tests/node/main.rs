@@ -3,6 +3,7 @@
 
 mod census;
 mod evaluation;
+mod farewell;
 mod faults;
 mod panics;
 mod stand;

@@ -165,9 +165,8 @@ fn a_round_copies_and_allocates_no_tensor_and_a_run_leaves_nothing_behind() {
     assert!(steady.len() >= 3);
     for pair in steady.windows(2) {
         let ((allocated, copied), (allocated_then, copied_then)) = (pair[0], pair[1]);
-        // One is left, whose place is not yet known. The aim is none.
-        assert!(
-            allocated_then - allocated <= 1,
+        assert_eq!(
+            allocated_then, allocated,
             "allocations of 1 MiB or more: {seen:?}"
         );
         // Each trainer's working copy.

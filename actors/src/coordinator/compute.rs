@@ -6,7 +6,7 @@ use super::Setup;
 use crate::checkpoint::{Loaded, SharedOuter};
 use crate::slab::{Slab, SlabMut};
 use tombolo_core::coordinator::{Committed, Outcome};
-use tombolo_core::outer;
+use tombolo_core::outer::{self, OuterOptimizer};
 use tombolo_core::tensor::Hash;
 use tombolo_core::trainer::{Evaluation, Trainer};
 
@@ -15,33 +15,16 @@ pub(super) struct Bench {
     /// None after it panicked: the next round gets a new one.
     trainer: Option<Box<dyn Trainer>>,
     pub(super) outer: SharedOuter,
-    /// The optimizer's state before a step that nobody has committed: unless that still comes, the step was never taken.
-    before: Option<Vec<(&'static str, Vec<f32>)>>,
 }
 
 impl Bench {
     /// The last step is committed.
     pub(super) fn accept(&mut self) {
-        self.before = None;
+        self.outer().accept();
     }
 
-    /// Turns the mean into a step, from the state that the last commit left.
-    fn step(&mut self, mean: &mut [f32]) -> Result<(), String> {
-        let mut outer = self.outer.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(before) = self.before.take() {
-            let before: Vec<(&str, &[f32])> = before
-                .iter()
-                .map(|(name, elements)| (*name, elements.as_slice()))
-                .collect();
-            outer.restore(&before).map_err(|error| error.to_string())?;
-        }
-        let state = outer.state().into_iter();
-        self.before = Some(
-            state
-                .map(|(name, elements)| (name, elements.to_vec()))
-                .collect(),
-        );
-        outer.step(0, mean).map_err(|error| error.to_string())
+    fn outer(&self) -> MutexGuard<'_, Box<dyn OuterOptimizer>> {
+        self.outer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -108,7 +91,6 @@ pub(super) fn start(
     let bench = Bench {
         trainer: Some(trainer),
         outer: Arc::new(Mutex::new(outer)),
-        before: None,
     };
     Ok((bench, model, committed))
 }
@@ -127,7 +109,8 @@ pub(super) fn compute(
             return Err("the evaluation of an earlier round has not ended yet".into());
         }
     };
-    bench.step(&mut mean)?;
+    let stepped = bench.outer().step(0, &mut mean);
+    stepped.map_err(|error| error.to_string())?;
     let mut next = setup.pool.take(model.len());
     for ((next, parameter), step) in next.iter_mut().zip(model.iter()).zip(mean.iter()) {
         *next = parameter + step;

@@ -125,6 +125,7 @@ impl Session<'_> {
             refused: true,
         })?;
         let peer = setup.durable.memory().on_hello(setup.incarnation, &theirs);
+        setup.durable.set_left(false);
         setup.wire.note_life(setup.stage.env.now());
         self.own
             .tell(Message::Up(self.number, peer))
@@ -153,21 +154,21 @@ impl Session<'_> {
                 .map_err(|error| error.to_string())?;
             setup.wire.note_life(setup.stage.env.now());
             if header.sequence == 0 {
-                setup.durable.memory().on_frame(header);
+                setup.durable.on_frame(header);
                 continue;
             }
             let control: Control = match codec::decode(&payload) {
                 Ok(control) => control,
                 Err(error) => {
                     // Once is enough: sent again it would be no better.
-                    setup.durable.memory().on_frame(header);
+                    setup.durable.on_frame(header);
                     return Err(format!("a frame of {}: {error}", setup.peer));
                 }
             };
             // The place first: a message counts as received once nothing can come between it and the node any more.
             let place = setup.node.reserve().await;
             let place = place.map_err(|error| error.to_string())?;
-            let new = setup.durable.memory().on_frame(header);
+            let new = setup.durable.on_frame(header);
             acknowledge.notify_one();
             if !new {
                 continue;

@@ -34,7 +34,12 @@ fn deaf<M: Send + 'static>(stage: &Stage) -> Handle<M> {
 /// A link of the coordinator to the gateway of another domain, which dials.
 fn link(stage: Stage) -> (Link, Cx<Link>) {
     let own = deaf(&stage);
-    let setup = Setup {
+    let link = Link::new(setup(stage), own);
+    (link, actix::Context::<Shell<Link>>::new())
+}
+
+fn setup(stage: Stage) -> Setup {
+    Setup {
         peer: "plant/gate".parse().expect("a name"),
         incarnation: 1,
         topology: Hash::default(),
@@ -44,8 +49,7 @@ fn link(stage: Stage) -> (Link, Cx<Link>) {
         quic: deaf(&stage),
         node: deaf(&stage),
         stage,
-    };
-    (Link::new(setup, own), actix::Context::<Shell<Link>>::new())
+    }
 }
 
 fn begin_session(link: &mut Link, cx: &mut Cx<Link>, number: u64) {
@@ -105,5 +109,50 @@ fn a_refusal_is_said_once_and_again_after_the_link_was_up() {
         begin_session(&mut link, &mut cx, 1);
         link.handle(Message::Down(1, refused()), &mut cx);
         assert_eq!(refusals(), 2);
+    });
+}
+
+/// FATE#683, FATE#4040: who ends a run knows that its peers have heard so, or that they have left.
+#[test]
+fn a_link_is_settled_once_all_was_acknowledged_or_the_peer_has_left() {
+    on_one_thread(true, async {
+        let stage = stage().0;
+        let setup = setup(stage.clone());
+        let durable = setup.durable.clone();
+        let link = supervise(&stage, Class::Node, "link", move |own| {
+            Link::new(setup.clone(), own.clone())
+        });
+        let settled = async || {
+            let asked = link.ask(Message::Settle);
+            tokio::time::timeout(std::time::Duration::from_secs(60), asked)
+                .await
+                .is_ok()
+        };
+        assert!(settled().await, "nothing was said");
+        let word = || {
+            let reason = "the run is over".into();
+            Message::Send(Control::Finish { reason })
+        };
+        link.deliver(word());
+        link.deliver(word());
+        assert!(!settled().await);
+        let acknowledge = |acknowledged| FrameHeader {
+            len: 0,
+            sequence: 0,
+            acknowledged,
+        };
+        durable.on_frame(acknowledge(1));
+        assert!(!settled().await, "one is left");
+        let (settled_then, ()) = tokio::join!(settled(), async {
+            tokio::task::yield_now().await;
+            durable.on_frame(acknowledge(2));
+        });
+        assert!(settled_then);
+
+        link.deliver(word());
+        durable.set_left(true);
+        assert!(settled().await, "nobody is there to hear it");
+        durable.set_left(false);
+        assert!(!settled().await, "it is back");
     });
 }
