@@ -12,8 +12,8 @@
 //! * [`aggregate`], [`outer`], [`fold`]: the mathematics of a round.
 //! * [`wire`]: what travels between nodes.
 //! * [`view`], [`membership`]: who takes part, in numbered views.
-//! * [`link`], [`heartbeat`], [`member`], [`gateway`], [`coordinator`]: the state machines of a connection, of a peer's liveness, of a
-//!   node, of its domain and of the federation.
+//! * [`link`], [`heartbeat`], [`ladder`], [`member`], [`gateway`], [`coordinator`]: the state machines of a connection, of a peer's
+//!   liveness and what its silence leads to, of a node, of its domain and of the federation.
 //! * [`trainer`]: what a user's model must do.
 
 #![forbid(unsafe_code)]
@@ -26,6 +26,7 @@ pub mod fold;
 pub mod gateway;
 pub mod heartbeat;
 pub mod ids;
+pub mod ladder;
 pub mod link;
 pub mod machine;
 pub mod member;

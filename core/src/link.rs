@@ -154,6 +154,11 @@ impl Memory {
         true
     }
 
+    /// Messages that wait for an acknowledgement.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     fn acknowledge(&mut self, sequence: u64) {
         while self
             .waiting

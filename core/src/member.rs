@@ -69,6 +69,11 @@ impl Member {
         }
     }
 
+    /// The model held.
+    pub fn model(&self) -> (Round, Hash) {
+        (self.round, self.hash)
+    }
+
     fn next(&mut self, cx: &mut Context<'_, Effect>) {
         if self.busy {
             return;

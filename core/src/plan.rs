@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{DomainId, NodeId, Round};
 
+pub use crate::ladder::Cooldown;
+
 /// A whole federation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -278,40 +280,18 @@ pub struct Emulate {
 pub struct HeartbeatPlan {
     /// The period.
     pub every: Duration,
-    /// Waits of the retry rung.
+    /// The suspicion at which a peer is suspected.
+    pub phi: f64,
+    /// Waits of the retries.
     pub retry: Vec<Duration>,
+    /// How long a lost peer may take to come back before it is overdue.
+    pub restore_limit: Duration,
     /// How long an evicted node stays out.
     pub cooldown: Cooldown,
 }
 
-/// How long an evicted node stays out: longer each time, up to a cap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cooldown {
-    /// After the first eviction.
-    pub first: Duration,
-    /// At most.
-    pub cap: Duration,
-}
-
-impl Default for Cooldown {
-    fn default() -> Self {
-        Cooldown {
-            first: Duration::from_secs(10),
-            cap: Duration::from_secs(600),
-        }
-    }
-}
-
-impl Cooldown {
-    /// After the n-th eviction in a row, n from 1.
-    pub fn span(&self, times: u32) -> Duration {
-        let doublings = times.saturating_sub(1).min(31);
-        self.first.saturating_mul(1 << doublings).min(self.cap)
-    }
-}
-
 impl HeartbeatPlan {
-    /// Silence that makes a peer suspect.
+    /// Silence that makes a peer suspect, on a quiet link.
     pub fn limit(&self) -> Duration {
         self.every * crate::heartbeat::PERIODS_SILENT
     }

@@ -93,9 +93,14 @@ pub fn plan(folder: &Path) -> Plan {
         domains: vec![domain("hq"), domain("plant")],
         links: Vec::new(),
         heartbeat: HeartbeatPlan {
-            cooldown: Default::default(),
             every: Duration::from_millis(500),
+            phi: 8.0,
             retry: Vec::new(),
+            restore_limit: Duration::from_secs(60),
+            cooldown: Cooldown {
+                first: Duration::from_secs(10),
+                cap: Duration::from_secs(600),
+            },
         },
         security: SecurityPlan::default(),
         checkpoint: CheckpointPlan {
