@@ -4,5 +4,6 @@
 
 mod checkpoint;
 mod dropout;
+mod membership;
 mod seeds;
 mod storm;

@@ -9,9 +9,10 @@ use crate::dropout::COAST;
 
 /// A round takes about a second, so that the ladder ends within the run.
 fn coast(heartbeat: &str) -> Simulation {
-    let text = COAST
-        .replace("rounds = 12", "rounds = 60")
-        .replace("name = \"plant\"", "name = \"plant\"\ngateways = [\"gate\", \"c\"]");
+    let text = COAST.replace("rounds = 12", "rounds = 60").replace(
+        "name = \"plant\"",
+        "name = \"plant\"\ngateways = [\"gate\", \"c\"]",
+    );
     Simulation::from_toml(&format!("{text}\n[heartbeat]\n{heartbeat}"))
         .unwrap()
         .limit(secs(3600))
@@ -36,7 +37,9 @@ fn views(report: &SimulationReport) -> Vec<&Event> {
         .filter(|event| {
             matches!(
                 event,
-                Event::NodeEvicted { .. } | Event::NodeReadmitted { .. } | Event::EpochChanged { .. }
+                Event::NodeEvicted { .. }
+                    | Event::NodeReadmitted { .. }
+                    | Event::EpochChanged { .. }
             )
         })
         .collect()
@@ -69,11 +72,18 @@ fn who_is_silent_through_the_ladder_is_put_out_and_let_in_again_after_its_cool_d
         "{:#?}",
         views(&report)
     );
-    let without: Vec<&Round> = report.rounds().iter().filter(|round| round.epoch == 2).collect();
+    let without: Vec<&Round> = report
+        .rounds()
+        .iter()
+        .filter(|round| round.epoch == 2)
+        .collect();
     assert!(!without.is_empty());
     for round in &without {
         assert!(!round.counted.contains(&node("lab/e")), "{round:#?}");
-        assert!(!round.late.contains(&node("lab/e")), "nobody asked it: {round:#?}");
+        assert!(
+            !round.late.contains(&node("lab/e")),
+            "nobody asked it: {round:#?}"
+        );
     }
     let last = report.rounds().last().unwrap();
     assert_eq!((last.epoch, last.counted.len()), (3, 9), "{last:#?}");
