@@ -1,11 +1,12 @@
 //! What travels between nodes.
 //!
 //! A connection carries one ordered control stream (frames: a fixed little-endian header, then a bincode message), one unidirectional
-//! stream per tensor object that the other side fetched (a fixed header, then raw bytes), and heartbeat datagrams. Tensor bytes never pass
+//! stream per tensor object that the other side fetched (a fixed header, then raw bytes), and heartbeat datagrams ([`Heartbeat`]). Tensor bytes never pass
 //! through a serializer. Everything that comes from a peer is checked against a bound before anything is allocated for it.
 
 pub mod codec;
 mod header;
+mod heartbeat;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,13 +17,14 @@ use crate::tensor::{Hash, Layout};
 
 pub use codec::DecodeError;
 pub use header::{FrameHeader, ObjectHeader, RegionHeader};
+pub use heartbeat::{Echo, Exchange, HEALTH_MAX, Heartbeat};
 
 /// The protocol's version; the handshake refuses another.
 pub const VERSION: u16 = 1;
 
 /// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0xe59b_a44d_6631_c944;
+pub const FINGERPRINT: u64 = 0x054a_3289_a1fb_e481;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;

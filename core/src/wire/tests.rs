@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::samples::{KINDS, controls, hello, name};
 use super::*;
+use crate::time::Micros;
 
 /// Every frame's bytes as of this version of the protocol, `name hex` a line.
 const GOLDEN: &str = include_str!("golden.txt");
@@ -190,6 +191,33 @@ fn frames() -> Vec<(String, Vec<u8>)> {
                 epoch: 1,
                 round: 2,
                 attempt: 3,
+            }
+            .to_bytes()
+            .to_vec(),
+        ),
+        (
+            "Heartbeat".to_owned(),
+            Heartbeat {
+                sequence: 1,
+                count: 1,
+                health: 0,
+                sent: Micros(2),
+                echo: None,
+            }
+            .to_bytes()
+            .to_vec(),
+        ),
+        (
+            "Heartbeat".to_owned(),
+            Heartbeat {
+                sequence: 6,
+                count: 5,
+                health: HEALTH_MAX,
+                sent: Micros(4),
+                echo: Some(Echo {
+                    sent: Micros(2),
+                    received: Micros(3),
+                }),
             }
             .to_bytes()
             .to_vec(),
