@@ -11,8 +11,8 @@
 //! * [`machine`]: the form that every state machine has.
 //! * [`aggregate`], [`outer`], [`fold`]: the mathematics of a round.
 //! * [`wire`]: what travels between nodes.
-//! * [`link`], [`heartbeat`], [`member`], [`gateway`], [`coordinator`]: the state machines of a connection, of a peer's liveness, of a
-//!   node, of its domain and of the federation.
+//! * [`link`], [`heartbeat`], [`ladder`], [`member`], [`gateway`], [`coordinator`]: the state machines of a connection, of a peer's
+//!   liveness and what its silence leads to, of a node, of its domain and of the federation.
 //! * [`trainer`]: what a user's model must do.
 
 #![forbid(unsafe_code)]
@@ -25,6 +25,7 @@ pub mod fold;
 pub mod gateway;
 pub mod heartbeat;
 pub mod ids;
+pub mod ladder;
 pub mod link;
 pub mod machine;
 pub mod member;
