@@ -3,6 +3,9 @@
 //! A peer that was not heard for three periods is suspected. Suspicion starts a ladder: three waits of growing length in which the link may
 //! come back; only then the peer is out of the round. Whatever is heard from the peer ends the ladder at once.
 
+pub mod health;
+pub mod phi;
+
 use std::time::Duration;
 
 use crate::machine::{Context, Machine};
