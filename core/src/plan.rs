@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{DomainId, NodeId, Round};
 
+pub use crate::ladder::Cooldown;
+
 /// A whole federation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -278,8 +280,14 @@ pub struct Emulate {
 pub struct HeartbeatPlan {
     /// The period.
     pub every: Duration,
-    /// Waits of the retry rung.
+    /// The suspicion at which a peer is suspected.
+    pub phi: f64,
+    /// Waits of the retries.
     pub retry: Vec<Duration>,
+    /// How long a lost peer may take to come back before it is overdue.
+    pub restore_limit: Duration,
+    /// How long an evicted node stays out.
+    pub cooldown: Cooldown,
 }
 
 /// `[security]`.

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use tombolo_core::plan::{
-    AggregatorPlan, BaseWeights, CheckpointPlan, Clip, HeartbeatPlan, Init, ModelPlan, Order,
-    OuterKind, OuterPlan, Plan, SecurityPlan, SyncEvery, TrainerKind,
+    AggregatorPlan, BaseWeights, CheckpointPlan, Clip, Cooldown, HeartbeatPlan, Init, ModelPlan,
+    Order, OuterKind, OuterPlan, Plan, SecurityPlan, SyncEvery, TrainerKind,
 };
 
 use super::diagnosis::Mistake;
 use super::reader::nearest;
+use super::units::show_duration;
 use super::value::{Section, Value};
 
 mod addresses;
@@ -36,6 +37,7 @@ pub(super) fn plan(
     let round = rounds::plan(file, &domains, &mut mistakes);
     let links = links::plan(file, &domains, &mut mistakes);
     let model = model(file, folder, &domains, &mut mistakes);
+    let heartbeat = heartbeat(file.section("heartbeat"), &mut mistakes);
     let (true, Some(coordinator), Some(model)) = (mistakes.is_empty(), coordinator, model) else {
         return Err(mistakes);
     };
@@ -55,7 +57,7 @@ pub(super) fn plan(
         outer: outer(file.section("outer")),
         domains: domains::plans(&domains.list, folder),
         links,
-        heartbeat: heartbeat(file.section("heartbeat")),
+        heartbeat,
         security: SecurityPlan {
             post_quantum_required: file.section("security").word("post_quantum") == "require",
         },
@@ -132,7 +134,7 @@ fn outer(section: &Section) -> OuterPlan {
     }
 }
 
-fn heartbeat(section: &Section) -> HeartbeatPlan {
+fn heartbeat(section: &Section, mistakes: &mut Vec<Mistake>) -> HeartbeatPlan {
     let retry = section
         .list("retry")
         .iter()
@@ -142,8 +144,28 @@ fn heartbeat(section: &Section) -> HeartbeatPlan {
         });
     HeartbeatPlan {
         every: section.duration("every"),
+        phi: section.number("phi"),
         retry: retry.collect(),
+        restore_limit: section.duration("restore_limit"),
+        cooldown: cooldown(section.section("cooldown"), mistakes),
     }
+}
+
+fn cooldown(section: &Section, mistakes: &mut Vec<Mistake>) -> Cooldown {
+    let (first, cap) = (section.duration("first"), section.duration("cap"));
+    if first > cap && !section.is_wrong("first") && !section.is_wrong("cap") {
+        let (first, cap) = (show_duration(first), show_duration(cap));
+        let at = if section.gives("cap") { "cap" } else { "first" };
+        mistakes.push(
+            Mistake::at(
+                &section.place(at),
+                format!("a cool-down that begins at {first} cannot have a cap of {cap}"),
+            )
+            .label("the cap is below the first one")
+            .help(format!("write a cap of at least {first}")),
+        );
+    }
+    Cooldown { first, cap }
 }
 
 fn checkpoint(section: &Section, folder: &Path) -> CheckpointPlan {

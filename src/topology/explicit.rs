@@ -6,7 +6,7 @@ use std::fmt;
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 use tombolo_core::plan::{
-    Deadline, DomainPlan, Emulate, Fabric, LinkPlan, Plan, Quorum, SyncEvery,
+    Deadline, DomainPlan, Emulate, Fabric, HeartbeatPlan, LinkPlan, Plan, Quorum, SyncEvery,
 };
 
 use super::build::is_emulated;
@@ -113,6 +113,7 @@ fn facts(plan: &Plan) -> Vec<(&'static str, String)> {
         ("deadline", deadline),
         ("grace", show_duration(plan.round.grace)),
         ("close limit", show_duration(plan.round.close_limit)),
+        ("heartbeat", heartbeat(&plan.heartbeat)),
         ("aggregator", plan.aggregator.kind.clone()),
         ("links", links),
         ("state", plan.checkpoint.folder.display().to_string()),
@@ -125,6 +126,19 @@ fn facts(plan: &Plan) -> Vec<(&'static str, String)> {
         facts.push(("absent", absent.collect::<Vec<_>>().join("; ")));
     }
     facts
+}
+
+fn heartbeat(plan: &HeartbeatPlan) -> String {
+    let retry: Vec<String> = plan.retry.iter().copied().map(show_duration).collect();
+    format!(
+        "every {}, suspect at phi {}, retry {}, restore within {}, cool-down {} to {}",
+        show_duration(plan.every),
+        plan.phi,
+        retry.join(" "),
+        show_duration(plan.restore_limit),
+        show_duration(plan.cooldown.first),
+        show_duration(plan.cooldown.cap),
+    )
 }
 
 fn show_link(link: &LinkPlan) -> String {

@@ -6,7 +6,7 @@ use tombolo_core::plan::Plan;
 
 /// The hash of everything in a plan that decides the outcome, whatever the file's formatting.
 ///
-/// Not in it: addresses, fabrics, certificates, the state folder and which states are kept there. A node compares it with its peers before
+/// Not in it: addresses, fabrics, certificates, how patient a node is with a silent peer, the state folder and which states are kept there. A node compares it with its peers before
 /// it joins, and a resumed run with the run before.
 pub fn config_hash(plan: &Plan) -> [u8; 32] {
     *blake3::hash(canonical(plan).as_bytes()).as_bytes()
@@ -27,7 +27,7 @@ fn canonical(plan: &Plan) -> String {
         outer,
         domains,
         links,
-        heartbeat,
+        heartbeat: _,
         security: _,
         checkpoint: _,
     } = plan;
@@ -44,7 +44,6 @@ fn canonical(plan: &Plan) -> String {
     line("model", model);
     line("aggregator", aggregator);
     line("outer", outer);
-    line("heartbeat", heartbeat);
     for domain in domains {
         line("domain", &domain.id);
         for node in &domain.nodes {

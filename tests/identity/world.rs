@@ -94,7 +94,13 @@ pub fn plan(folder: &Path) -> Plan {
         links: Vec::new(),
         heartbeat: HeartbeatPlan {
             every: Duration::from_millis(500),
+            phi: 8.0,
             retry: Vec::new(),
+            restore_limit: Duration::from_secs(60),
+            cooldown: Cooldown {
+                first: Duration::from_secs(10),
+                cap: Duration::from_secs(600),
+            },
         },
         security: SecurityPlan::default(),
         checkpoint: CheckpointPlan {

@@ -8,8 +8,8 @@ use tombolo::topology::{
     parse_with, schema, template, write_new,
 };
 use tombolo_core::plan::{
-    BaseWeights, Clip, Deadline, Fabric, Init, Order, OuterKind, Partition, Plan, Quorum,
-    SyncEvery, TrainerKind,
+    BaseWeights, Clip, Cooldown, Deadline, Fabric, HeartbeatPlan, Init, Order, OuterKind,
+    Partition, Plan, Quorum, SyncEvery, TrainerKind,
 };
 
 /// The smallest file: everything else is a default.
@@ -106,6 +106,8 @@ fn defaults_are_these() {
     assert_eq!((plan.outer.learning_rate, plan.outer.momentum), (1.0, 0.9));
     assert_eq!(plan.heartbeat.every, Duration::from_millis(500));
     assert_eq!(plan.heartbeat.retry, [1, 2, 4].map(Duration::from_secs));
+    assert_eq!(plan.heartbeat.phi, 8.0);
+    assert_eq!(plan.heartbeat.restore_limit, Duration::from_secs(60));
     assert!(!plan.security.post_quantum_required);
     assert_eq!(plan.checkpoint.folder, Path::new("/base/state"));
     assert_eq!(plan.checkpoint.every, 1);
@@ -153,7 +155,10 @@ fn every_key_that_is_built_reaches_the_plan() {
         momentum = 0.8
         [heartbeat]
         every = "1s"
+        phi = 12
         retry = ["1s"]
+        restore_limit = "5min"
+        cooldown = { first = "1min", cap = "1h" }
         [security]
         post_quantum = "require"
         [checkpoint]
@@ -227,7 +232,19 @@ fn every_key_that_is_built_reaches_the_plan() {
     );
     assert_eq!(plan.outer.optimizer, OuterKind::Nesterov);
     assert_eq!((plan.outer.learning_rate, plan.outer.momentum), (0.7, 0.8));
-    assert_eq!(plan.heartbeat.retry, [Duration::from_secs(1)]);
+    assert_eq!(
+        plan.heartbeat,
+        HeartbeatPlan {
+            every: Duration::from_secs(1),
+            phi: 12.0,
+            retry: vec![Duration::from_secs(1)],
+            restore_limit: Duration::from_secs(300),
+            cooldown: Cooldown {
+                first: Duration::from_secs(60),
+                cap: Duration::from_secs(3600),
+            },
+        }
+    );
     assert!(plan.security.post_quantum_required);
     assert_eq!(plan.checkpoint.folder, Path::new("/var/run/all"));
     assert_eq!(plan.checkpoint.every, 5);
@@ -300,11 +317,12 @@ fn a_registered_rule_is_a_kind_and_an_unregistered_one_is_not() {
 }
 
 #[test]
-fn the_hash_does_not_see_formatting_addresses_and_state() {
+fn the_hash_does_not_see_formatting_addresses_patience_and_state() {
     let base = config_hash(&read(SMALL));
     let rewritten = "federation.name = 'harbour'\nround.grace='2000ms' # two seconds\nrun.kernels = \"portable\"\n\
         domain = [{ nodes = [\"gate\", \"a\", \"b\"], name = \"hq\" }, { name = \"plant\", nodes = [\"gate\", \"c\", \"d\"] }]\n\
-        [checkpoint]\nstore = \"file:elsewhere\"\nevery = 2\n[security]\npost_quantum = \"require\"\n";
+        [checkpoint]\nstore = \"file:elsewhere\"\nevery = 2\n[security]\npost_quantum = \"require\"\n\
+        [heartbeat]\nevery = \"1s\"\nrestore_limit = \"2min\"\n";
     assert_eq!(config_hash(&read(rewritten)), base);
     let nodes = "[[domain.node]]\nname = \"gate\"\nlisten = \"127.0.0.1:7000\"\n\
         [[domain.node]]\nname = \"c\"\n[[domain.node]]\nname = \"d\"\n";
@@ -325,7 +343,6 @@ fn the_hash_sees_whatever_decides_the_outcome() {
         "[aggregator]\nkind = \"fedavg\"",
         "[aggregator]\nclip = 1.0",
         "[outer]\nmomentum = 0.8",
-        "[heartbeat]\nevery = \"1s\"",
         "[[link]]\nbetween = [\"hq\", \"plant\"]\nemulate = { delay = \"1ms\" }",
     ] {
         hashes.push(config_hash(&read(&format!("{SMALL}\n{change}\n"))));
@@ -539,7 +556,11 @@ fn the_schema_says_what_defaults_and_words_there_are() {
         properties["federation"]["properties"]["rounds"]["maximum"],
         999_999
     );
-    assert_eq!(properties["heartbeat"]["properties"]["phi"]["const"], 8.0);
+    assert_eq!(properties["heartbeat"]["properties"]["phi"]["default"], 8.0);
+    assert_eq!(
+        properties["run"]["properties"]["balance_steps"]["const"],
+        false
+    );
     assert_eq!(properties["link"]["items"]["properties"].get("cap"), None);
     insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
         insta::assert_snapshot!("schema", serde_json::to_string_pretty(&schema).unwrap());

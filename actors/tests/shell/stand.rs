@@ -16,9 +16,9 @@ use tombolo_actors::shell::{Actor, Census, Cx, Handle, Reply, Stage, pause, supe
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::{
-    AggregatorPlan, BaseWeights, CheckpointPlan, Clip, Deadline, HeartbeatPlan, Init, ModelPlan,
-    Order, OuterKind, OuterPlan, Partition, Plan, Quorum, RoundPlan, SecurityPlan, SyncEvery,
-    TrainerKind,
+    AggregatorPlan, BaseWeights, CheckpointPlan, Clip, Cooldown, Deadline, HeartbeatPlan, Init,
+    ModelPlan, Order, OuterKind, OuterPlan, Partition, Plan, Quorum, RoundPlan, SecurityPlan,
+    SyncEvery, TrainerKind,
 };
 use tombolo_core::rng::Rng;
 use tombolo_core::time::Micros;
@@ -272,7 +272,13 @@ fn plan() -> Plan {
         links: Vec::new(),
         heartbeat: HeartbeatPlan {
             every: Duration::from_millis(500),
+            phi: 8.0,
             retry: Vec::new(),
+            restore_limit: Duration::from_secs(60),
+            cooldown: Cooldown {
+                first: Duration::from_secs(10),
+                cap: Duration::from_secs(600),
+            },
         },
         security: SecurityPlan::default(),
         checkpoint: CheckpointPlan {

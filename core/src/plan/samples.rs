@@ -54,7 +54,13 @@ pub fn plan(sizes: &[usize]) -> Plan {
         links: Vec::new(),
         heartbeat: HeartbeatPlan {
             every: Duration::from_millis(500),
+            phi: 8.0,
             retry: [1, 2, 4].map(Duration::from_secs).to_vec(),
+            restore_limit: Duration::from_secs(60),
+            cooldown: Cooldown {
+                first: Duration::from_secs(10),
+                cap: Duration::from_secs(600),
+            },
         },
         security: SecurityPlan::default(),
         checkpoint: CheckpointPlan {

@@ -178,25 +178,25 @@ pub(in crate::topology) static HEARTBEAT: Table = Table {
         key(
             "phi",
             Number(1.0, 100.0),
-            "The suspicion at which a peer is suspected.",
+            "The suspicion at which a peer is suspected: at 8, one silence in 10^8 is a false alarm.",
         )
-        .only("8.0"),
+        .or("8.0"),
         key(
             "retry",
             List(&Duration("1ms", "10min"), 1, 8),
-            "Waits of the retry rung.",
+            "Waits of the retries; a suspected peer is dialled anew at a random moment of each.",
         )
         .or("[\"1s\", \"2s\", \"4s\"]"),
         key(
             "restore_limit",
             Duration("1s", "1d"),
-            "How long a restore may take.",
+            "How long a peer that was lost may take to come back before it is evicted.",
         )
-        .only("\"60s\""),
+        .or("\"60s\""),
         key(
             "cooldown",
             Kind::Table(&COOLDOWN),
-            "How long an evicted node stays out.",
+            "How long an evicted node stays out: twice as long each time.",
         )
         .or("{}"),
     ],
@@ -204,10 +204,15 @@ pub(in crate::topology) static HEARTBEAT: Table = Table {
 
 static COOLDOWN: Table = Table {
     shown: "heartbeat.cooldown",
-    doc: "How long an evicted node stays out.",
+    doc: "How long an evicted node stays out: twice as long each time.",
     keys: &[
-        key("first", Duration("1s", "1d"), "The first time.").only("\"10s\""),
-        key("cap", Duration("1s", "7d"), "At most.").only("\"10min\""),
+        key("first", Duration("1s", "1d"), "The first time.").or("\"10s\""),
+        key(
+            "cap",
+            Duration("1s", "7d"),
+            "At most; a node that was a member for as long starts anew.",
+        )
+        .or("\"10min\""),
     ],
 };
 
