@@ -331,7 +331,7 @@ impl Node {
                 self.step_gateway(cx, gateway::Message::MemberSilent(peer))
             }
             Verdict::Lost if neighbour => self.step_gateway(cx, gateway::Message::MemberLost(peer)),
-            Verdict::Recovered if neighbour => {
+            Verdict::Recovered { .. } if neighbour => {
                 if self.up.contains(&peer) {
                     self.step_gateway(cx, gateway::Message::MemberUp(peer));
                 }
@@ -339,12 +339,12 @@ impl Node {
             Verdict::Lost => self.tell_coordinator(tombolo_core::coordinator::Message::DomainLost(
                 peer.domain(),
             )),
-            Verdict::Recovered => {
+            Verdict::Recovered { .. } => {
                 if self.up.contains(&peer) {
                     self.wan_up(cx, &peer);
                 }
             }
-            Verdict::Suspected { .. } => {}
+            Verdict::Suspected { .. } | Verdict::Overdue => {}
         }
     }
 }
