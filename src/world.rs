@@ -1,7 +1,7 @@
 //! The real world: threads, sockets, disks and clocks for the nodes of one process.
 //!
-//! A [`World`] owns two actix arbiters, one for what talks across the WAN and one for everything else, and a bounded pool of threads for
-//! work that blocks. [`World::env`] gives each node its [`Env`]; what a node starts through it ends with [`World::stop`].
+//! A [`World`] owns three actix arbiters, one for packets and heartbeats, one for what talks across the WAN and one for everything else,
+//! and a bounded pool of threads for work that blocks. [`World::env`] gives each node its [`Env`]; what a node starts through it ends with [`World::stop`].
 //!
 //! - `scope`: a node's tasks on one thread.
 //! - `offload`: the pool.
@@ -29,6 +29,7 @@ use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant, SystemTime};
 
 use actix::{Arbiter, ArbiterHandle, System};
+use tokio::runtime::Handle;
 
 use tombolo_actors::env::{
     Bound, Class, Env, Files, LocalFuture, OffloadPanicked, SendFuture, Work,
@@ -78,13 +79,16 @@ pub struct World {
     shared: Arc<Shared>,
     system: System,
     thread: Option<JoinHandle<()>>,
-    threads: [ThreadId; 3],
+    threads: [ThreadId; 4],
 }
 
 struct Shared {
     start: Instant,
     entropy: u64,
     state: PathBuf,
+    network: ArbiterHandle,
+    /// Where sockets are watched, whoever binds them.
+    reactor: Handle,
     gateway: ArbiterHandle,
     node: ArbiterHandle,
     pool: Pool,
@@ -106,29 +110,47 @@ impl Shared {
     }
 }
 
-/// Ready threads: the system, its arbiters, and who they are.
-type Started = (System, [ArbiterHandle; 2], [ThreadId; 3]);
+/// Ready threads: the system, its arbiters (network, gateway, node), who they are, and the first one's reactor.
+struct Started {
+    system: System,
+    arbiters: [ArbiterHandle; 3],
+    threads: [ThreadId; 4],
+    reactor: Handle,
+}
 
 fn run_system(started: &mpsc::Sender<io::Result<Started>>) {
     let runner = System::new();
-    let arbiters = runner.block_on(async { Ok([Arbiter::try_new()?, Arbiter::try_new()?]) });
-    let arbiters: [Arbiter; 2] = match arbiters {
+    let arbiters = runner.block_on(async {
+        Ok([
+            Arbiter::try_new()?,
+            Arbiter::try_new()?,
+            Arbiter::try_new()?,
+        ])
+    });
+    let arbiters: [Arbiter; 3] = match arbiters {
         Ok(arbiters) => arbiters,
         Err(error) => {
             let _ = started.send(Err(error));
             return;
         }
     };
-    let this = std::thread::current().id();
-    let ids = arbiters.each_ref().map(|arbiter| {
+    let this = (
+        std::thread::current().id(),
+        runner.runtime().tokio_runtime().handle().clone(),
+    );
+    let [network, gateway, node] = arbiters.each_ref().map(|arbiter| {
         let (sender, receiver) = mpsc::channel();
         arbiter.spawn_fn(move || {
-            let _ = sender.send(std::thread::current().id());
+            let _ = sender.send((std::thread::current().id(), Handle::current()));
         });
-        receiver.recv().unwrap_or(this)
+        receiver.recv().unwrap_or(this.clone())
     });
-    let handles = arbiters.each_ref().map(Arbiter::handle);
-    let _ = started.send(Ok((System::current(), handles, [this, ids[0], ids[1]])));
+    let _ = started.send(Ok(Started {
+        system: System::current(),
+        arbiters: arbiters.each_ref().map(Arbiter::handle),
+        threads: [this.0, network.0, gateway.0, node.0],
+        reactor: network.1,
+    }));
     if let Err(error) = runner.run() {
         tracing::error!(%error, "the actor system ended badly");
     }
@@ -152,7 +174,12 @@ impl World {
         let thread = std::thread::Builder::new()
             .name("tombolo-system".to_owned())
             .spawn(move || run_system(&sender))?;
-        let (system, [gateway, node], threads) = started
+        let Started {
+            system,
+            arbiters: [network, gateway, node],
+            threads,
+            reactor,
+        } = started
             .recv()
             .map_err(|_| io::Error::other("the actor system did not start"))??;
         Ok(World {
@@ -160,6 +187,8 @@ impl World {
                 start: Instant::now(),
                 entropy: u64::from_le_bytes(entropy),
                 state: options.state,
+                network,
+                reactor,
                 gateway,
                 node,
                 pool,
@@ -196,6 +225,7 @@ impl World {
             life: lives,
             reset_key: reset_key(&files)?,
             files: files.clone(),
+            network: run_scope(&self.shared.network)?,
             gateway: run_scope(&self.shared.gateway)?,
             others: run_scope(&self.shared.node)?,
         });
@@ -219,6 +249,7 @@ impl World {
             .and_then(|node| node.env.take());
         if let Some(env) = env {
             env.close();
+            env.network.ended().await;
             env.gateway.ended().await;
             env.others.ended().await;
         }
@@ -288,12 +319,14 @@ struct WorldEnv {
     life: u64,
     reset_key: [u8; 64],
     files: Arc<FolderFiles>,
+    network: Scope,
     gateway: Scope,
     others: Scope,
 }
 
 impl WorldEnv {
     fn close(&self) {
+        self.network.close();
         self.gateway.close();
         self.others.close();
     }
@@ -320,6 +353,7 @@ impl Env for WorldEnv {
 
     fn spawn(&self, class: Class, task: Box<dyn FnOnce() -> LocalFuture + Send>) {
         match class {
+            Class::Network => self.network.spawn(task),
             Class::Gateway => self.gateway.spawn(task),
             Class::Node => self.others.spawn(task),
         }
@@ -334,19 +368,16 @@ impl Env for WorldEnv {
     }
 
     fn bind(&self, address: SocketAddr) -> io::Result<Bound> {
-        if tokio::runtime::Handle::try_current().is_err() {
-            return Err(io::Error::other(format!(
-                "failed to bind UDP {address}: not on an arbiter"
-            )));
-        }
         let runtime = Arc::new(ScopedRuntime {
-            scope: self.gateway.clone(),
+            scope: self.network.clone(),
         });
-        let socket = quinn::Runtime::wrap_udp_socket(&*runtime, socket::bind(address)?)?;
+        let socket = socket::bind(address)?;
+        let _reactor = self.shared.reactor.enter();
+        let socket = quinn::Runtime::wrap_udp_socket(&*runtime, socket)?;
         let socket = self
             .shared
             .emulation
-            .wrap(&self.node, socket, &self.gateway);
+            .wrap(&self.node, socket, &self.network);
         Ok((socket, runtime))
     }
 

@@ -284,36 +284,26 @@ impl Crew {
                 node: node.clone(),
             };
             let key = format!("{me} {peer}");
-            links.insert(
-                peer.clone(),
-                supervise(&stage, class, &key, move |own| {
-                    Link::new(setup.clone(), own.clone())
-                }),
-            );
-            let machine = tombolo_core::heartbeat::Heartbeat::new(
-                plan.heartbeat.every,
-                plan.heartbeat.retry.clone(),
-            );
-            let machine = Arc::new(Mutex::new(machine));
-            let heartbeat = {
-                let (stage, peer, wire, machine, node) = (
-                    stage.clone(),
-                    peer.clone(),
-                    wire.clone(),
-                    machine.clone(),
-                    node.clone(),
-                );
-                supervise(&stage.clone(), class, &key, move |own| {
-                    Heartbeat::new(
-                        stage.clone(),
-                        peer.clone(),
-                        wire.clone(),
-                        machine.clone(),
-                        node.clone(),
-                        own.clone(),
-                    )
-                })
+            let link = supervise(&stage, class, &key, move |own| {
+                Link::new(setup.clone(), own.clone())
+            });
+            let spread = stage.env.rng(&format!("heartbeat {peer}"));
+            let machine = Arc::new(Mutex::new(tombolo_core::heartbeat::Heartbeat::new(
+                &plan.heartbeat,
+                spread,
+            )));
+            let setup = heartbeat::Setup {
+                stage: stage.clone(),
+                peer: peer.clone(),
+                wire: wire.clone(),
+                link: link.clone(),
+                machine: machine.clone(),
+                node: node.clone(),
             };
+            let heartbeat = supervise(&stage, Class::Network, &key, move |own| {
+                Heartbeat::new(setup.clone(), own.clone())
+            });
+            links.insert(peer.clone(), link);
             heartbeats.insert(peer.clone(), heartbeat);
             liveness.insert(peer.clone(), machine);
             wires.insert(peer, wire);

@@ -24,6 +24,8 @@ pub type SendFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// Which arbiter a task belongs on. In simulation there is one for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
+    /// Packets and heartbeats, and nothing that computes: whatever keeps the others busy, this node does not look dead.
+    Network,
     /// Links, the coordinator and what talks across the WAN.
     Gateway,
     /// Everything else.

@@ -2,7 +2,7 @@
 //!
 //! The decisions (what is sent again, what was delivered before) are [`tombolo_core::link::Memory`]'s. This actor owns the current
 //! connection's session: a plain task that shakes hands, reads frames and hands them to the node with back-pressure, writes frames, serves
-//! what the peer fetches from the node's [`Shelf`], and notes every sign of life for the heartbeat.
+//! what the peer fetches from the node's [`Shelf`], and notes every frame for the heartbeat.
 
 mod redial;
 mod session;
@@ -12,6 +12,7 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{self, AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
@@ -74,9 +75,28 @@ impl Shelf {
 #[derive(Debug, Default)]
 pub struct Wire {
     connection: ArcSwapOption<Connection>,
+    agreed: ArcSwapOption<Agreed>,
+    changed: Notify,
     heard: AtomicU64,
+    trouble: Mutex<Option<String>>,
     sent_before: AtomicU64,
     received_before: AtomicU64,
+}
+
+/// A connection whose two sides have shaken hands.
+#[derive(Debug)]
+pub struct Agreed {
+    /// It.
+    pub connection: Connection,
+    /// How often the peer sends a heartbeat.
+    pub every: Duration,
+}
+
+impl Agreed {
+    /// Frames of streams received: a peer whose bytes come in lives.
+    pub fn frames(&self) -> u64 {
+        self.connection.stats().frame_rx.stream
+    }
 }
 
 impl Wire {
@@ -85,9 +105,24 @@ impl Wire {
         self.connection.load_full()
     }
 
-    /// The last sign of life.
+    /// The connection now, once its handshake is done.
+    pub fn agreed(&self) -> Option<Arc<Agreed>> {
+        self.agreed.load_full()
+    }
+
+    /// Ends when [`Wire::agreed`] has changed; for one listener.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// The last frame.
     pub fn heard(&self) -> Micros {
         Micros(self.heard.load(atomic::Ordering::Relaxed))
+    }
+
+    /// Why there is no connection, as last heard.
+    pub fn trouble(&self) -> Option<String> {
+        self.lock_trouble().clone()
     }
 
     /// UDP payload sent and received over all connections of this link.
@@ -106,7 +141,22 @@ impl Wire {
         self.heard.fetch_max(now.0, atomic::Ordering::Relaxed);
     }
 
+    fn note_trouble(&self, trouble: Option<&Trouble>) {
+        *self.lock_trouble() = trouble.map(|trouble| trouble.reason.clone());
+    }
+
+    fn lock_trouble(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn agree(&self, agreed: Agreed) {
+        self.agreed.store(Some(Arc::new(agreed)));
+        self.changed.notify_one();
+    }
+
     fn replace(&self, next: Option<Arc<Connection>>) {
+        self.agreed.store(None);
+        self.changed.notify_one();
         if let Some(last) = self.connection.swap(next) {
             let stats = last.stats();
             self.sent_before
@@ -181,6 +231,10 @@ pub enum Message {
     Attach(Connection),
     /// Dialling failed.
     DialFailed(Trouble),
+    /// The peer is silent: dial it anew, whatever stands.
+    Redial,
+    /// The peer gave no sign of life through all retries: let go of the connection.
+    HangUp,
     /// Tell the node whether the link is up: for a node that was rebuilt.
     Announce,
     /// From the session of that number: the handshake is done.
@@ -304,6 +358,8 @@ pub struct Link {
     session: Option<(u64, AbortOnDrop<()>)>,
     sessions: u64,
     up: bool,
+    /// One attempt at a time.
+    dialling: bool,
     redial: Redial,
     fetches: BTreeMap<u64, Reply<Result<Incoming, FetchError>>>,
     offers: VecDeque<Offer>,
@@ -330,6 +386,7 @@ impl Link {
             session: None,
             sessions: 0,
             up: false,
+            dialling: false,
             fetches: BTreeMap::new(),
             offers: VecDeque::new(),
             refusal: None,
@@ -468,16 +525,17 @@ impl Link {
         if let Some(wait) = self.redial.later() {
             later(cx, self.setup.stage.env.sleep(wait), |link, (), _| {
                 link.redial.due();
-                link.dial();
+                if link.session.is_none() {
+                    link.dial();
+                }
             });
         }
     }
 
-    fn dial(&self) {
-        if self.session.is_none() {
-            self.setup
-                .quic
-                .deliver(quic::Message::Dial(self.setup.peer.clone()));
+    fn dial(&mut self) {
+        if !std::mem::replace(&mut self.dialling, true) {
+            let peer = self.setup.peer.clone();
+            self.setup.quic.deliver(quic::Message::Dial(peer));
         }
     }
 }
@@ -562,8 +620,23 @@ impl Actor for Link {
                     reply.send(());
                 });
             }
-            Message::Attach(connection) => self.attach(connection),
+            Message::Attach(connection) => {
+                self.dialling = false;
+                self.attach(connection);
+            }
+            Message::Redial => {
+                if self.setup.dials() {
+                    self.dial();
+                }
+            }
+            Message::HangUp => {
+                if let Some(connection) = self.setup.wire.connection() {
+                    connection.close(VarInt::from_u32(5), b"no sign of life");
+                }
+            }
             Message::DialFailed(trouble) => {
+                self.dialling = false;
+                self.setup.wire.note_trouble(Some(&trouble));
                 tracing::debug!(node = %self.setup.stage.node, peer = %self.setup.peer, ?trouble, "dialling failed");
                 self.report_refusal(&trouble);
                 self.dial_later(cx);
@@ -579,6 +652,7 @@ impl Actor for Link {
                     return;
                 }
                 self.up = true;
+                self.setup.wire.note_trouble(None);
                 self.redial.reset();
                 self.refusal = None;
                 let (node, to) = (self.setup.stage.node.clone(), self.setup.peer.clone());
@@ -595,6 +669,7 @@ impl Actor for Link {
                 }
                 tracing::debug!(node = %self.setup.stage.node, peer = %self.setup.peer, ?trouble, "session ended");
                 self.report_refusal(&trouble);
+                self.setup.wire.note_trouble(Some(&trouble));
                 self.down(&trouble.reason);
                 self.dial_later(cx);
             }

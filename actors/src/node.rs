@@ -308,7 +308,7 @@ impl Node {
                 self.step_gateway(cx, gateway::Message::MemberSilent(peer))
             }
             Verdict::Lost if neighbour => self.step_gateway(cx, gateway::Message::MemberLost(peer)),
-            Verdict::Recovered if neighbour => {
+            Verdict::Recovered { .. } if neighbour => {
                 if self.up.contains(&peer) {
                     self.step_gateway(cx, gateway::Message::MemberUp(peer));
                 }
@@ -317,11 +317,18 @@ impl Node {
                 peer,
                 Word::Restoring,
             )),
-            Verdict::Recovered => {
+            Verdict::Recovered { .. } => {
                 if self.up.contains(&peer) {
                     self.wan_up(cx, &peer);
                 }
             }
+            Verdict::Overdue if neighbour => {
+                self.step_gateway(cx, gateway::Message::MemberOverdue(peer))
+            }
+            Verdict::Overdue => self.tell_coordinator(tombolo_core::coordinator::Message::Watched(
+                peer,
+                Word::Overdue,
+            )),
             Verdict::Suspected { .. } => {}
         }
     }

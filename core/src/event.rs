@@ -84,14 +84,19 @@ pub enum Event {
         peer: NodeId,
         reason: String,
     },
-    /// No heartbeat for the limit.
+    /// Silent for longer than a living peer would be.
     PeerSuspected {
         node: NodeId,
         peer: NodeId,
         silent_ms: u64,
     },
-    /// A suspected peer was heard again.
-    PeerRecovered { node: NodeId, peer: NodeId },
+    /// A suspected or lost peer was heard again.
+    PeerRecovered {
+        node: NodeId,
+        peer: NodeId,
+        silent_ms: u64,
+        lost: bool,
+    },
     /// All retries failed: the peer is out of the round.
     PeerLost { node: NodeId, peer: NodeId },
     /// All of the ladder is over: the peer should be evicted.

@@ -1,226 +1,346 @@
 //! Is a peer alive?
 //!
-//! A peer that was not heard for three periods is suspected. Suspicion starts a ladder: three waits of growing length in which the link may
-//! come back; only then the peer is out of the round. Whatever is heard from the peer ends the ladder at once.
+//! Each period a heartbeat goes out to the peer. Its own silence is suspicious once a living peer would hardly be silent for so long
+//! ([`phi`]); then it climbs the [`crate::ladder`]. Whatever comes from it ends the climb at once. Silence counts only while this node runs:
+//! the machine knows when it asked to be woken, and what it was woken late by is no fault of the peer's. It also makes this node doubt
+//! itself before it doubts others ([`health`]).
 
 pub mod health;
 pub mod phi;
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use crate::ladder::{Ladder, Rung};
 use crate::machine::{Context, Machine};
+use crate::plan::HeartbeatPlan;
+use crate::rng::Rng;
 use crate::time::Micros;
+use crate::wire::{self, Echo, Exchange};
 
-/// Silent periods before suspicion.
+pub use health::Health;
+use phi::Arrivals;
+
+/// On a quiet link a dead peer is suspected at most so many periods after its last heartbeat arrived.
 pub const PERIODS_SILENT: u32 = 3;
+
+/// Periods that make sense: below, timers are not exact enough; above, a round would wait for the dead.
+pub const PERIODS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
+
+/// A timer that comes later than this part of a period shows that this node does not keep up.
+const LATE_PART: u32 = 4;
+
+/// How often a silence is looked at that may soon be suspicious: so many times a period.
+const LOOKS: u32 = 8;
 
 /// What comes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message {
-    /// Watching begins: the link came up.
-    Watch,
-    /// Something arrived from the peer.
-    Heard,
-    /// The link closed: silence counts from the last sign of life.
-    Closed,
+    /// A connection to the peer stands, on which it will send a heartbeat this often.
+    Connected {
+        /// The peer's period.
+        every: Duration,
+    },
+    /// A heartbeat arrived.
+    Beat(wire::Heartbeat),
+    /// Something else came from the peer.
+    Progress {
+        /// No earlier than then.
+        since: Micros,
+    },
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Send to the peer.
+    Send(wire::Heartbeat),
+    /// Dial the peer anew, whatever stands.
+    Redial,
+    /// Tell the node.
+    Verdict(Verdict),
 }
 
 /// What is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Silent for the limit.
+    /// Silent for longer than a living peer would be.
     Suspected {
         /// How long nothing was heard.
         silent: Duration,
     },
     /// Heard again.
-    Recovered,
-    /// Silent through all retries.
+    Recovered {
+        /// How long nothing had been heard.
+        after: Duration,
+        /// How far it had climbed: from [`Rung::Restoring`] on it had been lost.
+        from: Rung,
+    },
+    /// Silent through all retries: the round does not wait for it any more.
     Lost,
+    /// It did not come back within the restore limit: the coordinator, who alone evicts, must hear of it.
+    Overdue,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Idle,
-    Alive,
-    Suspect { rung: usize, until: Micros },
-    Lost,
+/// How a peer stands: for status.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Standing {
+    /// Its rung.
+    pub rung: Rung,
+    /// Until the next rung, if time leads there.
+    pub left: Option<Duration>,
+    /// Since something was heard.
+    pub silent: Duration,
+    /// The suspicion.
+    pub phi: f64,
+    /// The share of its heartbeats that got lost lately.
+    pub loss: f64,
+    /// How late the peer's timers come by its own word, 0 to [`health::MAX`].
+    pub peer_health: u8,
+    /// How late this node's timers come.
+    pub health: u8,
+    /// How long the last two heartbeats were on their way.
+    pub round_trip: Option<Duration>,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Heartbeat {
     every: Duration,
-    retry: Vec<Duration>,
+    phi: f64,
+    /// `phi`, in deviations of the normal distribution.
+    deviations: f64,
+    phase: Duration,
+    arrivals: Arrivals,
+    ladder: Ladder,
     heard: Micros,
-    state: State,
+    session: Option<Session>,
+    sequence: u64,
+    /// When the next heartbeat is due.
+    next: Option<Micros>,
+    /// When this machine asked to be woken.
+    awaited: Micros,
+    health: Health,
+    peer_health: u8,
+    echo: Option<Echo>,
+    exchange: Option<Exchange>,
+}
+
+/// What belongs to one connection.
+#[derive(Debug)]
+struct Session {
+    /// Heartbeats sent.
+    sent: u64,
+    /// The count of the newest heartbeat that arrived, and when.
+    newest: u64,
+    newest_at: Micros,
 }
 
 impl Heartbeat {
-    /// A watch with a period and the waits of the retry rung.
-    pub fn new(every: Duration, retry: Vec<Duration>) -> Self {
+    /// A watch over one peer. `rng` spreads heartbeats over the period and retries over their waits.
+    pub fn new(plan: &HeartbeatPlan, mut rng: Rng) -> Self {
         Heartbeat {
-            every,
-            retry,
+            every: plan.every,
+            phi: plan.phi,
+            deviations: phi::deviations(plan.phi),
+            phase: plan.every.mul_f64(rng.next_f64()),
+            arrivals: Arrivals::new(plan.every, plan.every),
+            ladder: Ladder::new(plan.retry.clone(), plan.restore_limit, rng),
             heard: Micros::default(),
-            state: State::Idle,
+            session: None,
+            sequence: 0,
+            next: None,
+            awaited: Micros::NEVER,
+            health: Health::default(),
+            peer_health: 0,
+            echo: None,
+            exchange: None,
         }
     }
 
-    /// When the peer becomes suspect if nothing is heard.
-    pub fn limit(&self) -> Duration {
-        self.every * PERIODS_SILENT
+    /// Where the peer stands on the ladder.
+    pub fn rung(&self) -> Rung {
+        self.ladder.rung()
     }
 
-    /// A word for status: idle, alive, suspect or lost.
-    pub fn state(&self) -> &'static str {
-        match self.state {
-            State::Idle => "idle",
-            State::Alive => "alive",
-            State::Suspect { .. } => "suspect",
-            State::Lost => "lost",
+    /// The last exchange of heartbeats with the peer, for a clock filter.
+    pub fn exchange(&self) -> Option<Exchange> {
+        self.exchange
+    }
+
+    /// Everything that status shows.
+    pub fn standing(&self, now: Micros) -> Standing {
+        let silent = match self.rung() {
+            Rung::Unmet => Duration::ZERO,
+            _ => now.since(self.heard),
+        };
+        Standing {
+            rung: self.rung(),
+            left: self.ladder.until().map(|until| until.since(now)),
+            silent,
+            phi: self.arrivals.phi(silent / self.stretch()),
+            loss: self.arrivals.loss(),
+            peer_health: self.peer_health,
+            health: self.health.score(),
+            round_trip: self.exchange.map(Exchange::round_trip),
         }
+    }
+
+    /// How many times as long a silence must be, because one of both sides does not keep up.
+    fn stretch(&self) -> u32 {
+        self.health.stretch().max(1 + u32::from(self.peer_health))
     }
 }
 
 impl Machine for Heartbeat {
     type Message = Message;
-    type Effect = Verdict;
+    type Effect = Effect;
 
-    fn handle(&mut self, message: Message, cx: &mut Context<'_, Verdict>) {
-        match message {
-            Message::Watch | Message::Heard => {
-                self.heard = cx.now();
-                let before = std::mem::replace(&mut self.state, State::Alive);
-                if matches!(before, State::Suspect { .. } | State::Lost) {
-                    cx.effect(Verdict::Recovered);
-                }
+    fn handle(&mut self, message: Message, cx: &mut Context<'_, Effect>) {
+        let late = self.discount_pause(cx.now());
+        let at = match message {
+            Message::Connected { every } => {
+                self.on_connected(every);
+                cx.now()
             }
-            Message::Closed => {}
-        }
-        self.on_wake(cx);
+            Message::Beat(heartbeat) => {
+                self.on_beat(heartbeat, cx.now());
+                cx.now()
+            }
+            Message::Progress { since } => since.min(cx.now()),
+        };
+        self.on_life(at, cx);
+        self.go_on(late, cx);
     }
 
-    fn on_wake(&mut self, cx: &mut Context<'_, Verdict>) {
-        loop {
-            match self.state {
-                State::Idle | State::Lost => return,
-                State::Alive => {
-                    let limit = self.heard + self.limit();
-                    if cx.now() < limit {
-                        return cx.wake_at(limit);
-                    }
-                    cx.effect(Verdict::Suspected {
-                        silent: cx.now().since(self.heard),
-                    });
-                    self.climb(0, cx.now());
-                }
-                State::Suspect { rung, until } => {
-                    if cx.now() < until {
-                        return cx.wake_at(until);
-                    }
-                    self.climb(rung + 1, until);
-                    if self.state == State::Lost {
-                        cx.effect(Verdict::Lost);
-                    }
-                }
-            }
-        }
+    fn on_wake(&mut self, cx: &mut Context<'_, Effect>) {
+        let late = self.discount_pause(cx.now());
+        self.go_on(late, cx);
     }
 }
 
 impl Heartbeat {
-    fn climb(&mut self, rung: usize, from: Micros) {
-        self.state = match self.retry.get(rung) {
-            Some(&wait) => State::Suspect {
-                rung,
-                until: from + wait,
-            },
-            None => State::Lost,
+    /// Takes out of every span the time in which this machine should have run and did not. Says whether there was any.
+    fn discount_pause(&mut self, now: Micros) -> bool {
+        let pause = now.since(self.awaited);
+        if pause <= self.every / LATE_PART {
+            return false;
+        }
+        self.awaited = now;
+        self.health
+            .late(pause.as_micros() / self.every.as_micros().max(1));
+        self.heard = (self.heard + pause).min(now);
+        self.ladder.postpone(pause);
+        if let Some(session) = &mut self.session {
+            session.newest_at = (session.newest_at + pause).min(now);
+        }
+        true
+    }
+
+    fn on_connected(&mut self, every: Duration) {
+        self.session = Some(Session {
+            sent: 0,
+            newest: 0,
+            newest_at: Micros::default(),
+        });
+        // The slower of both periods is what the link is held to.
+        let expected = self.every.max(every);
+        if !self.arrivals.is_of(expected, every) {
+            self.arrivals = Arrivals::new(expected, every);
+        }
+        (self.peer_health, self.echo) = (0, None);
+    }
+
+    fn on_beat(&mut self, heartbeat: wire::Heartbeat, now: Micros) {
+        let Some(session) = &mut self.session else {
+            return;
         };
+        if heartbeat.count <= session.newest {
+            // It was overtaken, not lost.
+            return self.arrivals.forgive();
+        }
+        if session.newest > 0 {
+            let lost = heartbeat.count - session.newest - 1;
+            self.arrivals.push(now.since(session.newest_at), lost);
+        }
+        (session.newest, session.newest_at) = (heartbeat.count, now);
+        self.peer_health = heartbeat.health;
+        self.echo = Some(Echo {
+            sent: heartbeat.sent,
+            received: now,
+        });
+        self.exchange = heartbeat.exchange(now).or(self.exchange);
+    }
+
+    fn on_life(&mut self, at: Micros, cx: &mut Context<'_, Effect>) {
+        let (from, heard) = (self.rung(), self.heard);
+        self.heard = heard.max(at);
+        if self.ladder.on_life() && from > Rung::Alive {
+            let after = cx.now().since(heard);
+            cx.effect(Effect::Verdict(Verdict::Recovered { after, from }));
+        }
+    }
+
+    /// Does what is due and asks to be woken for what is next.
+    fn go_on(&mut self, late: bool, cx: &mut Context<'_, Effect>) {
+        self.beat(late, cx);
+        let look = self.look(cx);
+        while let Some(rung) = self.ladder.on_time(cx.now()) {
+            cx.effect(match rung {
+                Rung::Restoring => Effect::Verdict(Verdict::Lost),
+                Rung::Overdue => Effect::Verdict(Verdict::Overdue),
+                _ => Effect::Redial,
+            });
+        }
+        let times = [self.next, look, self.ladder.until()];
+        self.awaited = times.into_iter().flatten().min().unwrap_or(Micros::NEVER);
+        cx.wake_at(self.awaited);
+    }
+
+    /// Sends a heartbeat if one is due.
+    fn beat(&mut self, late: bool, cx: &mut Context<'_, Effect>) {
+        let now = cx.now();
+        let due = *self.next.get_or_insert(now + self.phase);
+        if now < due {
+            return;
+        }
+        // In step with the ones before, unless those are too long ago.
+        self.next = Some((due + self.every).max(now + self.every / 2));
+        if !late {
+            self.health.in_time();
+        }
+        if let Some(session) = &mut self.session {
+            self.sequence += 1;
+            session.sent += 1;
+            cx.effect(Effect::Send(wire::Heartbeat {
+                sequence: self.sequence,
+                count: session.sent,
+                health: self.health.score(),
+                sent: now,
+                echo: self.echo,
+            }));
+        }
+    }
+
+    /// Looks at the silence of a peer that is thought to live; says when to look again.
+    fn look(&mut self, cx: &mut Context<'_, Effect>) -> Option<Micros> {
+        if self.rung() != Rung::Alive {
+            return None;
+        }
+        let (now, stretch) = (cx.now(), self.stretch());
+        let earliest = self.heard + self.arrivals.earliest(self.deviations) * stretch;
+        if now < earliest {
+            return Some(earliest);
+        }
+        let silent = now.since(self.heard);
+        if self.arrivals.phi(silent / stretch) < self.phi {
+            return Some(now + self.every / LOOKS);
+        }
+        self.ladder.on_silence(now);
+        cx.effect(Effect::Verdict(Verdict::Suspected { silent }));
+        None
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::machine::Outcome;
-
-    fn at(ms: u64) -> Micros {
-        Micros(ms * 1000)
-    }
-
-    fn machine() -> Heartbeat {
-        Heartbeat::new(
-            Duration::from_millis(500),
-            [1, 2, 4].map(Duration::from_secs).to_vec(),
-        )
-    }
-
-    fn step(
-        heartbeat: &mut Heartbeat,
-        ms: u64,
-        message: Option<Message>,
-    ) -> (Vec<Verdict>, Option<Micros>) {
-        let mut out = Outcome::default();
-        let mut cx = Context::new(at(ms), &mut out);
-        match message {
-            Some(message) => heartbeat.handle(message, &mut cx),
-            None => heartbeat.on_wake(&mut cx),
-        }
-        (out.effects.into(), out.wake_at)
-    }
-
-    #[test]
-    fn a_silent_peer_is_suspected_after_three_periods_and_lost_after_the_ladder() {
-        let mut heartbeat = machine();
-        assert_eq!(
-            step(&mut heartbeat, 0, Some(Message::Watch)),
-            (vec![], Some(at(1500)))
-        );
-        assert_eq!(step(&mut heartbeat, 1499, None).0, []);
-        let (verdicts, wake) = step(&mut heartbeat, 1500, None);
-        assert_eq!(
-            verdicts,
-            [Verdict::Suspected {
-                silent: Duration::from_millis(1500)
-            }]
-        );
-        assert_eq!(wake, Some(at(2500)));
-        assert_eq!(step(&mut heartbeat, 2500, None).1, Some(at(4500)));
-        assert_eq!(step(&mut heartbeat, 8499, None).0, []);
-        assert_eq!(step(&mut heartbeat, 8500, None).0, [Verdict::Lost]);
-    }
-
-    #[test]
-    fn any_sign_of_life_ends_the_ladder() {
-        for silence in [1600, 9000] {
-            let mut heartbeat = machine();
-            step(&mut heartbeat, 0, Some(Message::Watch));
-            step(&mut heartbeat, silence, None);
-            assert_eq!(
-                step(&mut heartbeat, silence + 1, Some(Message::Heard)).0,
-                [Verdict::Recovered]
-            );
-            assert_eq!(heartbeat.state(), "alive");
-        }
-    }
-
-    #[test]
-    fn a_late_wake_up_reports_the_whole_ladder_in_order() {
-        let mut heartbeat = machine();
-        step(&mut heartbeat, 0, Some(Message::Watch));
-        let (verdicts, _) = step(&mut heartbeat, 60_000, None);
-        assert_eq!(
-            verdicts.len(),
-            1,
-            "the ladder counts from the moment of suspicion: {verdicts:?}"
-        );
-    }
-
-    #[test]
-    fn nobody_is_suspected_before_the_first_contact() {
-        let mut heartbeat = machine();
-        assert_eq!(step(&mut heartbeat, 100_000, None), (vec![], None));
-    }
-}
+mod tests;

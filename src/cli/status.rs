@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use super::output::{bytes, fail, print_line, refuse};
 use super::{Common, Exit, Format};
-use tombolo::control::{Status as Found, processes};
+use tombolo::control::{LinkStatus, Status as Found, processes};
 use tombolo::identity::show::span;
 use tombolo::{Federation, FederationError};
 
@@ -99,6 +99,11 @@ fn show(common: &Common, status: &Found) {
         "certificate",
         "link to",
         "state",
+        "peer",
+        "left",
+        "phi",
+        "loss",
+        "packet",
         "sent",
         "received",
     ]);
@@ -124,15 +129,28 @@ fn show(common: &Common, status: &Found) {
                 certificate,
                 link.peer.to_string(),
                 link.state.to_string(),
+                link.rung.clone(),
+                link.left_s
+                    .map(|left| format!("{left:.0} s"))
+                    .unwrap_or_default(),
+                format!("{:.1}", link.phi),
+                format!("{:.1} %", link.heartbeat_loss * 100.0),
+                link.packet_bytes
+                    .map(|size| format!("{size} B"))
+                    .unwrap_or_default(),
                 bytes(link.sent),
                 bytes(link.received),
             ]);
         }
     }
-    for column in [5, 6] {
+    for column in 6..=11 {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
     say!("{table}");
+    let troubled = |link: &&LinkStatus| !link.reason.is_empty();
+    for link in status.links.iter().filter(troubled) {
+        say!("{} to {}: {}", link.node, link.peer, link.reason);
+    }
 }

@@ -13,9 +13,11 @@ use tombolo_actors::env::Env;
 use tombolo_actors::link::Wire;
 use tombolo_actors::shell::Census;
 use tombolo_core::event::Event;
-use tombolo_core::heartbeat::Heartbeat;
+use tombolo_core::heartbeat::{Heartbeat, Standing};
 use tombolo_core::ids::{NodeId, Round};
+use tombolo_core::ladder::Rung;
 use tombolo_core::plan::Plan;
+use tombolo_core::time::Micros;
 
 /// What can be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,8 +70,8 @@ pub struct NodeStatus {
     pub certificate_s: u64,
 }
 
-/// How one link stands.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// How one link stands, and what its node thinks of the peer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LinkStatus {
     /// Whose.
     pub node: NodeId,
@@ -83,6 +85,27 @@ pub struct LinkStatus {
     pub sent: u64,
     /// UDP payload received.
     pub received: u64,
+    /// How far the peer has climbed: unmet, alive, suspect, "retry 2", restoring, overdue.
+    pub rung: String,
+    /// Why it is there; empty if all is well.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Seconds until the next rung, if time leads there.
+    pub left_s: Option<f64>,
+    /// The suspicion: -log10 of the chance that a living peer is silent for so long.
+    pub phi: f64,
+    /// The share of the peer's heartbeats that got lost lately.
+    pub heartbeat_loss: f64,
+    /// How late this node's own timers come, 0 to 8: it is that much more patient.
+    pub health: u8,
+    /// The same of the peer, by its own word.
+    pub peer_health: u8,
+    /// How long two heartbeats that crossed were on their way.
+    pub round_trip_ms: Option<f64>,
+    /// The UDP payload that fits into one packet on this path.
+    pub packet_bytes: Option<u16>,
+    /// How often the path began to drop large packets.
+    pub black_holes: Option<u64>,
 }
 
 /// Whether a link carries frames.
@@ -93,7 +116,7 @@ pub enum LinkState {
     Connecting,
     /// It does.
     Up,
-    /// Its peer was not heard for the heartbeat limit.
+    /// Its peer is suspected to be dead.
     Suspect,
     /// Its peer was not heard through all retries.
     Lost,
@@ -257,7 +280,7 @@ impl Sources {
             actors: counts
                 .map(|(name, count)| (name.to_owned(), count))
                 .collect(),
-            links: self.nodes.iter().flat_map(NodeSources::links).collect(),
+            links: self.nodes.iter().flat_map(|node| node.links(now)).collect(),
             rounds,
         }
     }
@@ -273,23 +296,53 @@ impl NodeSources {
         }
     }
 
-    fn links(&self) -> impl Iterator<Item = LinkStatus> {
-        self.links.iter().map(|(peer, (alive, wire))| {
+    fn links(&self, now: Micros) -> impl Iterator<Item = LinkStatus> {
+        self.links.iter().map(move |(peer, (alive, wire))| {
             let (sent, received) = wire.traffic();
             let alive = alive.lock().unwrap_or_else(PoisonError::into_inner);
+            let standing = alive.standing(now);
+            let up = wire.agreed().is_some();
+            let path = wire.connection().map(|connection| connection.stats().path);
             LinkStatus {
                 node: self.node.clone(),
                 peer: peer.clone(),
-                state: match alive.state() {
-                    "lost" => LinkState::Lost,
-                    "suspect" => LinkState::Suspect,
-                    _ if wire.connection().is_some() => LinkState::Up,
+                state: match standing.rung {
+                    Rung::Suspect | Rung::Retry(_) => LinkState::Suspect,
+                    rung if rung.is_lost() => LinkState::Lost,
+                    _ if up => LinkState::Up,
                     _ => LinkState::Connecting,
                 },
                 wan: Plan::is_wan(&self.node, peer),
                 sent,
                 received,
+                rung: standing.rung.to_string(),
+                reason: reason(&standing, up, wire.trouble()),
+                left_s: standing.left.map(|left| left.as_secs_f64()),
+                phi: standing.phi,
+                heartbeat_loss: standing.loss,
+                health: standing.health,
+                peer_health: standing.peer_health,
+                round_trip_ms: standing
+                    .round_trip
+                    .map(|round_trip| round_trip.as_secs_f64() * 1e3),
+                packet_bytes: path.map(|path| path.current_mtu),
+                black_holes: path.map(|path| path.black_holes_detected),
             }
         })
     }
+}
+
+/// Why a peer is not simply there; empty if it is.
+fn reason(standing: &Standing, up: bool, trouble: Option<String>) -> String {
+    let silence = match standing.rung {
+        Rung::Alive if up => return String::new(),
+        Rung::Alive => None,
+        Rung::Unmet => Some("never heard of".to_owned()),
+        _ => Some(format!(
+            "no sign of life for {:.1} s",
+            standing.silent.as_secs_f64()
+        )),
+    };
+    let words: Vec<String> = silence.into_iter().chain(trouble).collect();
+    words.join("; ")
 }

@@ -7,9 +7,9 @@ use tombolo_core::ids::NodeId;
 
 use crate::dropout::COAST;
 
-/// A round takes about a second, so that the ladder ends within the run.
+/// A round takes about an eighth of a second; the ladder ends within the run.
 fn coast(heartbeat: &str) -> Simulation {
-    let text = COAST.replace("rounds = 12", "rounds = 60").replace(
+    let text = COAST.replace("rounds = 12", "rounds = 120").replace(
         "name = \"plant\"",
         "name = \"plant\"\ngateways = [\"gate\", \"c\"]",
     );
@@ -105,6 +105,7 @@ fn a_lost_gateway_is_succeeded_and_comes_back_as_a_member() {
         _ => false,
     });
     assert!(succeeded, "{:#?}", views(&report));
+    assert!(views(&report).iter().any(|event| matches!(event, Event::NodeReadmitted { node: who, .. } if *who == node("plant/gate"))));
     let under_successor = report.rounds().iter().filter(|round| {
         round.counted.contains(&node("plant/d")) && !round.counted.contains(&node("plant/gate"))
     });

@@ -56,7 +56,8 @@ fn each_class_has_a_thread_and_blocking_work_another() {
         })
     };
     let (gateway, others) = (thread(Class::Gateway), thread(Class::Node));
-    assert_ne!(gateway, others);
+    let network = thread(Class::Network);
+    assert!(gateway != others && network != gateway && network != others);
     assert_eq!(gateway, thread(Class::Gateway));
     let blocking = on(&env, Class::Node, |env| {
         Box::pin(async move {
@@ -66,7 +67,7 @@ fn each_class_has_a_thread_and_blocking_work_another() {
             receiver.recv().unwrap()
         })
     });
-    assert!(blocking != gateway && blocking != others);
+    assert!(![network, gateway, others].contains(&blocking));
     let panicked = on(&env, Class::Node, |env| {
         Box::pin(async move {
             env.offload(Work::Bytes(1), Box::new(|| panic!("disk on fire")))
@@ -123,7 +124,7 @@ fn stopping_a_node_ends_all_that_it_started_and_nothing_else() {
     );
     let start = |env: &Arc<dyn Env>| {
         let alive = Arc::new(());
-        for class in [Class::Gateway, Class::Node] {
+        for class in [Class::Network, Class::Gateway, Class::Node] {
             let token = alive.clone();
             on(env, class, |env| {
                 Box::pin(async move {
@@ -141,7 +142,7 @@ fn stopping_a_node_ends_all_that_it_started_and_nothing_else() {
     let (mine, theirs) = (start(&a), start(&b));
     assert_eq!(
         (Arc::strong_count(&mine), Arc::strong_count(&theirs)),
-        (3, 3)
+        (4, 4)
     );
     let waiting = tokio::runtime::Builder::new_current_thread()
         .build()
@@ -149,7 +150,7 @@ fn stopping_a_node_ends_all_that_it_started_and_nothing_else() {
     waiting.block_on(world.stop(&node("d/a")));
     assert_eq!(
         (Arc::strong_count(&mine), Arc::strong_count(&theirs)),
-        (1, 3)
+        (1, 4)
     );
     // A new life works; the old view stays dead.
     let again = world.env(&node("d/a")).unwrap();
@@ -266,19 +267,72 @@ fn addresses_of_the_topology_are_looked_up_and_win() {
 }
 
 #[test]
-fn binding_off_an_arbiter_or_a_taken_port_is_an_error_that_names_the_address() {
+fn a_taken_port_is_an_error_that_names_the_address() {
     let state = tempfile::tempdir().unwrap();
     let world = World::new(options(state.path())).unwrap();
     let env = world.env(&node("d/a")).unwrap();
-    let off = env.bind("127.0.0.1:0".parse().unwrap()).unwrap_err();
-    assert!(off.to_string().contains("not on an arbiter"), "{off}");
     let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    let error = on(&env, Class::Gateway, move |env| {
-        Box::pin(async move { env.bind(address).unwrap_err() })
-    });
+    let error = env.bind(address).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
     assert!(error.to_string().contains(&address.to_string()), "{error}");
+}
+
+/// quinn#1509, sp1-cluster#163, ray#28562: whoever blocks a thread, be it an arbiter or the one that bound the sockets, stops no packet.
+#[test]
+fn packets_pass_while_everything_else_is_blocked() {
+    let state = tempfile::tempdir().unwrap();
+    let world = World::new(options(state.path())).unwrap();
+    let (server, client) = (node("a/gate"), node("b/gate"));
+    let (ours, theirs) = (world.env(&server).unwrap(), world.env(&client).unwrap());
+    let tls = tls();
+    // This thread has a runtime, which stands still as soon as the sockets are bound.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let (answers, dialler) = runtime.block_on(async {
+        let answers = endpoint(&*ours, "127.0.0.1:0", Some(tls.server.clone()));
+        (answers, endpoint(&*theirs, "127.0.0.1:0", None))
+    });
+    let (gates, blocked): (Vec<_>, Vec<_>) = [Class::Gateway, Class::Node]
+        .map(|class| {
+            let (gate, waits) = mpsc::channel::<()>();
+            let (blocks, blocked) = mpsc::channel();
+            let block = move || {
+                let _ = blocks.send(());
+                let _ = waits.recv();
+            };
+            ours.spawn(class, Box::new(|| Box::pin(async move { block() })));
+            (gate, blocked)
+        })
+        .into_iter()
+        .unzip();
+    for blocked in blocked {
+        blocked.recv_timeout(PATIENCE).unwrap();
+    }
+    let address = answers.local_addr().unwrap();
+    let echoed = on(&theirs, Class::Network, move |_| {
+        Box::pin(async move {
+            let connecting = dialler.connect_with(tls.client, address, "echo.test");
+            let answer = async {
+                let connection = answers.accept().await.unwrap().await.unwrap();
+                let datagram = connection.read_datagram().await.unwrap();
+                connection.send_datagram(datagram).unwrap();
+                connection.closed().await
+            };
+            let ask = async {
+                let connection = connecting.unwrap().await.unwrap();
+                connection.send_datagram(vec![1; 50].into()).unwrap();
+                let echo = connection.read_datagram().await.unwrap();
+                connection.close(0u32.into(), b"");
+                echo
+            };
+            tokio::join!(answer, ask).1
+        })
+    });
+    assert_eq!(echoed.len(), 50);
+    drop(gates);
 }
 
 #[test]

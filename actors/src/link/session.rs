@@ -1,4 +1,4 @@
-//! One connection's life: handshake, frames, objects, signs of life.
+//! One connection's life: handshake, frames, objects.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -7,9 +7,10 @@ use bytes::Bytes;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
-use super::{Incoming, Message, OFFER, Setup, Trouble};
+use super::{Agreed, Incoming, Message, OFFER, Setup, Trouble};
 use crate::node;
 use crate::shell::Handle;
+use tombolo_core::heartbeat::PERIODS;
 use tombolo_core::ids::NodeId;
 use tombolo_core::wire::{
     CONTROL_BYTES_MAX, Control, FINGERPRINT, FrameHeader, Hello, Object, ObjectHeader, VERSION,
@@ -64,7 +65,6 @@ impl Session<'_> {
             end = self.read(&mut receive, &acknowledge) => end,
             end = self.write(&mut send, &acknowledge) => end,
             end = self.objects() => end,
-            end = self.datagrams() => end,
         };
         end.map_err(Trouble::from)
     }
@@ -127,6 +127,10 @@ impl Session<'_> {
         let peer = setup.durable.memory().on_hello(setup.incarnation, &theirs);
         setup.durable.set_left(false);
         setup.wire.note_life(setup.stage.env.now());
+        setup.wire.agree(Agreed {
+            connection: self.connection.clone(),
+            every: Duration::from_millis(theirs.heartbeat_ms),
+        });
         self.own
             .tell(Message::Up(self.number, peer))
             .await
@@ -261,16 +265,6 @@ impl Session<'_> {
                 .map_err(|error| error.to_string())?;
         }
     }
-
-    async fn datagrams(&self) -> Result<std::convert::Infallible, String> {
-        loop {
-            self.connection
-                .read_datagram()
-                .await
-                .map_err(|error| error.to_string())?;
-            self.setup.wire.note_life(self.setup.stage.env.now());
-        }
-    }
 }
 
 /// Sends an object on a stream of its own. quinn bounds how many streams the peer lets us open, and each holds only a reference.
@@ -325,10 +319,14 @@ fn agree(ours: &Hello, theirs: &Hello, peer: &NodeId) -> Result<(), String> {
             ours.topology, theirs.topology
         ));
     }
-    if ours.heartbeat_ms != theirs.heartbeat_ms {
+    // The periods may differ: the link is held to the slower one.
+    if !PERIODS.contains(&Duration::from_millis(theirs.heartbeat_ms)) {
         return Err(format!(
-            "heartbeat every {} ms here, {} ms at {peer}: give both the same",
-            ours.heartbeat_ms, theirs.heartbeat_ms
+            "heartbeat every {} ms here, {} ms at {peer}: expected {:?} to {:?} there",
+            ours.heartbeat_ms,
+            theirs.heartbeat_ms,
+            PERIODS.start(),
+            PERIODS.end()
         ));
     }
     Ok(())
@@ -378,17 +376,34 @@ mod tests {
 
     /// flower#775, flower#4300: settings that must agree are compared before anything is trusted to them.
     #[test]
-    fn another_topology_or_heartbeat_is_refused_naming_both() {
+    fn another_topology_is_refused_naming_both() {
         let topology = refusal(|theirs| theirs.topology = Hash([2; 32]));
         assert!(
             topology.contains("0101") && topology.contains("0202"),
             "{topology}"
         );
-        let heartbeat = refusal(|theirs| theirs.heartbeat_ms = 900);
-        assert!(
-            heartbeat.contains("500") && heartbeat.contains("900"),
-            "{heartbeat}"
-        );
+    }
+
+    /// flower#775: another period is agreed upon, as long as it makes sense.
+    #[test]
+    fn a_heartbeat_without_sense_is_refused_naming_both() {
+        for bad in [0, 9, 60_001, u64::MAX] {
+            let heartbeat = refusal(|theirs| theirs.heartbeat_ms = bad);
+            assert!(
+                heartbeat.contains("500 ms here")
+                    && heartbeat.contains(&format!("{bad} ms at plant/gate"))
+                    && heartbeat.ends_with("expected 10ms to 60s there"),
+                "{heartbeat}"
+            );
+        }
+        for good in [10, 900, 60_000] {
+            let mut theirs = hello();
+            theirs.heartbeat_ms = good;
+            assert_eq!(
+                agree(&hello(), &theirs, &"plant/gate".parse().unwrap()),
+                Ok(())
+            );
+        }
     }
 
     #[test]
