@@ -8,7 +8,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use serde::Serialize;
 use tombolo_actors::identity::IdentityError;
 use tombolo_core::ids::NodeId;
-use tombolo_core::plan::Plan;
+use tombolo_core::plan::{DomainPlan, Plan};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::bundle::{Bundle, Role};
@@ -95,6 +95,11 @@ pub fn show_plan(plan: &Plan, now: u64) -> Result<Vec<Entry>, IdentityError> {
         }
     }
     Ok(entries)
+}
+
+/// A domain's root.
+pub fn show_root(domain: &DomainPlan, now: u64) -> Entry {
+    Entry::of_root(&DomainFiles::of_plan(domain), now)
 }
 
 /// One node's certificate.
