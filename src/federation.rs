@@ -8,6 +8,7 @@ mod recorder;
 mod report;
 mod running;
 mod state;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -39,6 +40,8 @@ pub use recorder::Recorder;
 pub use report::Report;
 pub use running::{Interrupt, Running};
 pub use state::{StateError, StateFolder};
+pub(crate) use waiting::Waiting;
+pub use waiting::named;
 
 /// Events that a slow listener may fall behind before it misses some.
 const EVENTS_KEPT: usize = 8192;
@@ -336,7 +339,7 @@ impl Federation {
             .map_err(machine)?;
         let history = Arc::new(History::new(plan.rounds));
         let ledger = Arc::new(Ledger::default());
-        let sink = {
+        let sink: Arc<dyn Fn(Event) + Send + Sync> = {
             let (events, lines) = (events.clone(), recorder.as_ref().map(Recorder::sender));
             let (history, ledger) = (history.clone(), ledger.clone());
             Arc::new(move |event: Event| {
@@ -387,7 +390,13 @@ impl Federation {
             crews.insert(node.clone(), Crew::start(kit).map_err(machine)?);
         }
         let env = world.env(first).map_err(machine)?;
-        let sources = Sources::new(&plan, &crews, census.clone(), history, env);
+        let clock = {
+            let env = env.clone();
+            Arc::new(move || env.now())
+        };
+        let waiting = Waiting::new(&plan, &crews, world.addresses(), clock);
+        let waiting = Arc::new(waiting);
+        let sources = Sources::new(&plan, &crews, census.clone(), history, waiting.clone(), env);
         let control = Control::serve(folder, first, sources).map_err(machine)?;
         Ok(Running {
             plan: plan.clone(),
@@ -395,6 +404,8 @@ impl Federation {
             events,
             ledger,
             census,
+            waiting,
+            sink,
             _control: control,
             world,
             state,

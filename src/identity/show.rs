@@ -240,11 +240,12 @@ fn check_leaf(
         .map_err(|fault| fault.to_string())
 }
 
-/// `6 d 3 h`, `3 h 20 min` or `90 s`.
+/// `6 d 3 h`, `3 h 20 min`, `20 min` or `90 s`.
 pub fn span(seconds: u64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),
-        120..=86_399 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+        120..=3_599 => format!("{} min", seconds / 60),
+        3_600..=86_399 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
         _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
     }
 }
