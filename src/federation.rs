@@ -2,12 +2,13 @@
 //!
 //! [`Federation`] is the builder, [`Running`] the federation while it runs, [`Report`] what came of it.
 
+mod blueprint;
 mod ledger;
-mod plugins;
 mod recorder;
 mod report;
 mod running;
 mod state;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -33,12 +34,14 @@ use crate::topology::{self, Diagnosis, Options};
 use crate::world::{World, WorldOptions};
 use tombolo_actors::identity::IdentityError;
 
+pub(crate) use blueprint::{Blueprint, Built};
 pub use ledger::Ledger;
-pub(crate) use plugins::Plugins;
 pub use recorder::Recorder;
 pub use report::Report;
 pub use running::{Interrupt, Running};
 pub use state::{StateError, StateFolder};
+pub(crate) use waiting::Waiting;
+pub use waiting::named;
 
 /// Events that a slow listener may fall behind before it misses some.
 const EVENTS_KEPT: usize = 8192;
@@ -100,9 +103,7 @@ impl From<Diagnosis> for FederationError {
 /// # Ok(()) }
 /// ```
 pub struct Federation {
-    source: Source,
-    plan: Plan,
-    plugins: Plugins,
+    blueprint: Blueprint,
     resume: bool,
     emulate: bool,
 }
@@ -169,14 +170,8 @@ impl Federation {
     }
 
     fn from_source(source: Source) -> Result<Self, FederationError> {
-        let options = Options {
-            registered: source.named_rule(),
-        };
-        let plan = source.load(&options)?;
         Ok(Federation {
-            source,
-            plan,
-            plugins: Plugins::default(),
+            blueprint: Blueprint::read(source)?,
             resume: false,
             emulate: false,
         })
@@ -184,7 +179,7 @@ impl Federation {
 
     /// The plan as it stands.
     pub fn plan(&self) -> &Plan {
-        &self.plan
+        &self.blueprint.plan
     }
 
     /// Trains with trainers of your own instead of the built-in model.
@@ -193,7 +188,7 @@ impl Federation {
         mut self,
         make: impl Fn(&NodeId) -> T + Send + Sync + 'static,
     ) -> Self {
-        self.plugins.trainer(make);
+        self.blueprint.trainer(make);
         self
     }
 
@@ -204,7 +199,7 @@ impl Federation {
         name: &str,
         make: impl Fn() -> A + Send + Sync + 'static,
     ) -> Self {
-        self.plugins.aggregator(name, make);
+        self.blueprint.aggregator(name, make);
         self
     }
 
@@ -216,14 +211,14 @@ impl Federation {
         name: &str,
         start: impl Fn() -> actix::Recipient<Weigh> + Send + Sync + 'static,
     ) -> Self {
-        self.plugins.aggregator_actor(name, start);
+        self.blueprint.aggregator_actor(name, start);
         self
     }
 
     /// Keeps state in another folder than the topology says.
     #[must_use]
     pub fn state(mut self, folder: impl AsRef<Path>) -> Self {
-        self.plan.checkpoint.folder = folder.as_ref().to_owned();
+        self.blueprint.plan.checkpoint.folder = folder.as_ref().to_owned();
         self
     }
 
@@ -247,7 +242,7 @@ impl Federation {
     /// See [`FederationError`]; nothing has joined then.
     pub async fn spawn(mut self) -> Result<Running, FederationError> {
         self.emulate = true;
-        let nodes = self.plan.nodes().map(|node| node.id.clone()).collect();
+        let nodes = self.plan().nodes().map(|node| node.id.clone()).collect();
         self.make_pki()?;
         self.start(nodes)
     }
@@ -257,7 +252,7 @@ impl Federation {
     /// # Errors
     /// See [`FederationError`]; nothing has joined then.
     pub async fn spawn_node(self, node: &NodeId) -> Result<Running, FederationError> {
-        if self.plan.node(node).is_none() {
+        if self.plan().node(node).is_none() {
             return Err(FederationError::UnknownNode(node.clone()));
         }
         self.start(BTreeSet::from([node.clone()]))
@@ -268,56 +263,44 @@ impl Federation {
     /// # Errors
     /// See [`FederationError`].
     pub fn prepare(&self) -> Result<(), FederationError> {
-        self.check_rules()?;
+        self.blueprint.check_rules()?;
         self.make_pki()?;
-        let nodes = self.plan.nodes().map(|node| node.id.clone()).collect();
-        check_ports(&self.plan, &nodes)?;
-        let folder = &self.plan.checkpoint.folder;
-        StateFolder::check(folder, self.configuration(), self.resume)?;
-        forget_addresses(&self.plan, &nodes)
+        let plan = self.plan();
+        let nodes = plan.nodes().map(|node| node.id.clone()).collect();
+        check_ports(plan, &nodes)?;
+        let configuration = Hash(topology::config_hash(plan));
+        StateFolder::check(&plan.checkpoint.folder, configuration, self.resume)?;
+        forget_addresses(plan, &nodes)
     }
 
     fn make_pki(&self) -> Result<(), FederationError> {
-        for ensured in pki::ensure_dev_pki(&self.plan, unix_now())? {
+        for ensured in pki::ensure_dev_pki(self.plan(), unix_now())? {
             tracing::info!("{ensured}");
         }
         Ok(())
     }
 
-    /// Only at the start it is known which rules are registered; one that is not can then be shown in its place in the file.
-    fn check_rules(&self) -> Result<(), FederationError> {
-        self.source.load(&self.plugins.options())?;
-        Ok(())
-    }
-
-    fn configuration(&self) -> Hash {
-        Hash(topology::config_hash(&self.plan))
-    }
-
     /// Whatever can fail comes before the state folder is taken: a start that was refused leaves no run behind.
     fn start(self, nodes: BTreeSet<NodeId>) -> Result<Running, FederationError> {
-        self.check_rules()?;
-        let configuration = self.configuration();
-        let hosts_coordinator = nodes.contains(&self.plan.coordinator);
+        self.blueprint.check_rules()?;
         let machine = |error: std::io::Error| FederationError::Machine(error.to_string());
-        let plan = Arc::new(self.plan);
+        let first = nodes.iter().next().expect("at least one node is started");
+        let built = self.blueprint.build(first);
+        let built = built.map_err(|reason| FederationError::Trainer {
+            node: first.clone(),
+            reason,
+        })?;
+        let plan = built.plan.clone();
+        let hosts_coordinator = nodes.contains(&plan.coordinator);
         let mut identities = BTreeMap::new();
         for node in &nodes {
             let identity = NodeIdentity::load(&plan, node, Arc::new(unix_now))?;
             identities.insert(node.clone(), identity);
         }
         check_ports(&plan, &nodes)?;
-        let make_trainer = self.plugins.trainer_factory(plan.clone());
-        let rule = self.plugins.rule_factory(&plan);
-        let first = nodes.iter().next().expect("at least one node is started");
-        let trainer = make_trainer(first).map_err(|reason| FederationError::Trainer {
-            node: first.clone(),
-            reason,
-        })?;
-        let layout = trainer.layout();
-        drop(trainer);
         let folder = &plan.checkpoint.folder;
         let state = if hosts_coordinator {
+            let configuration = built.configuration;
             Some(StateFolder::open(folder, configuration, self.resume)?)
         } else {
             None
@@ -336,7 +319,7 @@ impl Federation {
             .map_err(machine)?;
         let history = Arc::new(History::new(plan.rounds));
         let ledger = Arc::new(Ledger::default());
-        let sink = {
+        let sink: Arc<dyn Fn(Event) + Send + Sync> = {
             let (events, lines) = (events.clone(), recorder.as_ref().map(Recorder::sender));
             let (history, ledger) = (history.clone(), ledger.clone());
             Arc::new(move |event: Event| {
@@ -378,16 +361,22 @@ impl Federation {
                 stage,
                 identity,
                 device,
-                layout: layout.clone(),
-                trainer: make_trainer.clone(),
-                rule: rule.clone(),
-                configuration,
+                layout: built.layout.clone(),
+                trainer: built.trainer.clone(),
+                rule: built.rule.clone(),
+                configuration: built.configuration,
                 listen,
             };
             crews.insert(node.clone(), Crew::start(kit).map_err(machine)?);
         }
         let env = world.env(first).map_err(machine)?;
-        let sources = Sources::new(&plan, &crews, census.clone(), history, env);
+        let clock = {
+            let env = env.clone();
+            Arc::new(move || env.now())
+        };
+        let waiting = Waiting::new(&plan, &crews, world.addresses(), clock);
+        let waiting = Arc::new(waiting);
+        let sources = Sources::new(&plan, &crews, census.clone(), history, waiting.clone(), env);
         let control = Control::serve(folder, first, sources).map_err(machine)?;
         Ok(Running {
             plan: plan.clone(),
@@ -395,6 +384,8 @@ impl Federation {
             events,
             ledger,
             census,
+            waiting,
+            sink,
             _control: control,
             world,
             state,

@@ -47,24 +47,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tombolo_actors::aggregate::Weigh;
-use tombolo_actors::coordinator::TrainerFactory;
-use tombolo_actors::crew::{Crew, Kit, RuleFactory};
+use tombolo_actors::crew::{Crew, Kit};
 use tombolo_actors::identity::IdentityError;
 use tombolo_actors::shell::{Census, Stage};
 use tombolo_core::aggregate::Aggregator;
 use tombolo_core::event::{Event, Finished, RoundRecord};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
-use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trainer;
 use tombolo_fabric::VerbsProvider;
 use tombolo_fabric::memory::Memory;
 
-use crate::federation::{Ledger, Plugins, Source};
+use crate::federation::{Blueprint, Built, Ledger, Source};
 use crate::identity::NodeIdentity;
 use crate::sim::{SimError, SimWorld};
-use crate::topology::{self, Diagnosis, Options};
+use crate::topology::Diagnosis;
 
 pub use fault::{Fault, Window, crash, forget, heal, panic, partition, restart, slow};
 
@@ -124,11 +122,9 @@ impl From<Diagnosis> for SimulationError {
 
 /// Builds a simulation; see the module for an example.
 pub struct Simulation {
-    source: Source,
-    plan: Plan,
+    blueprint: Blueprint,
     seed: u64,
     faults: Vec<(Duration, Fault)>,
-    plugins: Plugins,
     limit: Duration,
 }
 
@@ -150,16 +146,11 @@ impl Simulation {
     }
 
     fn from_source(source: Source) -> Result<Self, SimulationError> {
-        let plan = source.load(&Options {
-            registered: source.named_rule(),
-        })?;
-        let seed = plan.seed;
+        let blueprint = Blueprint::read(source)?;
         Ok(Simulation {
-            source,
-            plan,
-            seed,
+            seed: blueprint.plan.seed,
+            blueprint,
             faults: Vec::new(),
-            plugins: Plugins::default(),
             limit: LIMIT,
         })
     }
@@ -192,7 +183,7 @@ impl Simulation {
         mut self,
         make: impl Fn(&NodeId) -> T + Send + Sync + 'static,
     ) -> Self {
-        self.plugins.trainer(make);
+        self.blueprint.trainer(make);
         self
     }
 
@@ -203,7 +194,7 @@ impl Simulation {
         name: &str,
         make: impl Fn() -> A + Send + Sync + 'static,
     ) -> Self {
-        self.plugins.aggregator(name, make);
+        self.blueprint.aggregator(name, make);
         self
     }
 
@@ -214,7 +205,7 @@ impl Simulation {
         name: &str,
         start: impl Fn() -> actix::Recipient<Weigh> + Send + Sync + 'static,
     ) -> Self {
-        self.plugins.aggregator_actor(name, start);
+        self.blueprint.aggregator_actor(name, start);
         self
     }
 
@@ -227,7 +218,7 @@ impl Simulation {
 
     /// The plan as it stands.
     pub fn plan(&self) -> &Plan {
-        &self.plan
+        &self.blueprint.plan
     }
 
     /// Runs to the end of the federation's run.
@@ -236,29 +227,22 @@ impl Simulation {
     /// See [`SimulationError`]. A run that ends with a reason of its own (quorum never met, for instance) is no error: see
     /// [`SimulationReport::finished`].
     pub fn run(self) -> Result<SimulationReport, SimulationError> {
-        self.source.load(&self.plugins.options())?;
+        self.blueprint.check_rules()?;
         for (_, fault) in &self.faults {
-            fault.check(&self.plan)?;
+            fault.check(self.plan())?;
         }
-        let plan = Arc::new(self.plan);
-        let trainer = self.plugins.trainer_factory(plan.clone());
-        let first = plan.coordinator.clone();
-        let made = trainer(&first).map_err(|reason| SimulationError::Trainer {
+        let first = self.plan().coordinator.clone();
+        let built = self.blueprint.build(&first);
+        let built = built.map_err(|reason| SimulationError::Trainer {
             node: first,
             reason,
         })?;
-        let layout = made.layout();
-        drop(made);
         let stage = Arc::new(Theatre {
-            configuration: Hash(topology::config_hash(&plan)),
-            rule: self.plugins.rule_factory(&plan),
+            built,
             seed: self.seed,
             memory: Memory::new(),
             census: Census::default(),
             record: Arc::default(),
-            plan,
-            trainer,
-            layout,
         });
         let world = SimWorld::new(self.seed);
         world.set_limit(self.limit);
@@ -274,7 +258,7 @@ impl Simulation {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner),
         );
-        let violations = check::violations(&stage.plan, &events);
+        let violations = check::violations(&stage.built.plan, &events);
         Ok(SimulationReport {
             finished,
             rounds: stage.record.ledger.rounds_from(0),
@@ -333,11 +317,7 @@ struct Record {
 
 /// What all nodes of a simulation share.
 struct Theatre {
-    plan: Arc<Plan>,
-    configuration: Hash,
-    layout: Layout,
-    trainer: TrainerFactory,
-    rule: RuleFactory,
+    built: Built,
     seed: u64,
     memory: Memory,
     census: Census,
@@ -353,7 +333,7 @@ impl Theatre {
             let env = env.clone();
             Arc::new(move || env.unix_time())
         };
-        let identity = NodeIdentity::seeded(&self.plan, node, self.seed, clock)?;
+        let identity = NodeIdentity::seeded(&self.built.plan, node, self.seed, clock)?;
         let device = self
             .memory
             .open(node.as_str())
@@ -372,7 +352,7 @@ impl Theatre {
         let stage = Stage {
             node: node.clone(),
             env,
-            plan: self.plan.clone(),
+            plan: self.built.plan.clone(),
             events: sink,
             census: self.census.clone(),
         };
@@ -380,10 +360,10 @@ impl Theatre {
             stage,
             identity,
             device,
-            layout: self.layout.clone(),
-            trainer: self.trainer.clone(),
-            rule: self.rule.clone(),
-            configuration: self.configuration,
+            layout: self.built.layout.clone(),
+            trainer: self.built.trainer.clone(),
+            rule: self.built.rule.clone(),
+            configuration: self.built.configuration,
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         })
         .map_err(|error| SimulationError::Start(error.to_string()))
@@ -394,12 +374,12 @@ impl Theatre {
         world: &SimWorld,
         faults: Vec<(Duration, Fault)>,
     ) -> Result<Finished, SimulationError> {
-        for node in self.plan.nodes() {
+        for node in self.built.plan.nodes() {
             world.env(&node.id);
         }
-        world.link_as_planned(&self.plan);
+        world.link_as_planned(&self.built.plan);
         let crews: Crews = Rc::default();
-        for node in self.plan.nodes() {
+        for node in self.built.plan.nodes() {
             let crew = self.start(world, &node.id)?;
             crews.borrow_mut().insert(node.id.clone(), crew);
         }
@@ -440,12 +420,18 @@ impl Theatre {
             Fault::Forget(node) => world.forget(&fault::node(node)),
             Fault::Slow(node, factor) => world.slow(&fault::node(node), *factor),
             Fault::Partition(a, b) => {
-                let (a, b) = (fault::nodes(&self.plan, a), fault::nodes(&self.plan, b));
+                let (a, b) = (
+                    fault::nodes(&self.built.plan, a),
+                    fault::nodes(&self.built.plan, b),
+                );
                 world.partition(&a, &b);
                 self.each_pair(&a, &b, |a, b| self.memory.cut(a.as_str(), b.as_str()));
             }
             Fault::Heal(a, b) => {
-                let (a, b) = (fault::nodes(&self.plan, a), fault::nodes(&self.plan, b));
+                let (a, b) = (
+                    fault::nodes(&self.built.plan, a),
+                    fault::nodes(&self.built.plan, b),
+                );
                 world.heal(&a, &b);
                 self.each_pair(&a, &b, |a, b| self.memory.heal(a.as_str(), b.as_str()));
             }

@@ -92,7 +92,7 @@ struct Shared {
     gateway: ArbiterHandle,
     node: ArbiterHandle,
     pool: Pool,
-    addresses: Addresses,
+    addresses: Arc<Addresses>,
     emulation: Emulation,
     nodes: Mutex<BTreeMap<NodeId, Node>>,
 }
@@ -165,7 +165,7 @@ impl World {
     /// # Errors
     /// The folder cannot be made, or the system grants no threads.
     pub fn new(options: WorldOptions) -> io::Result<Self> {
-        let addresses = Addresses::new(&options.state, options.nodes)?;
+        let addresses = Arc::new(Addresses::new(&options.state, options.nodes)?);
         let mut entropy = [0; 8];
         aws_lc_rs::rand::fill(&mut entropy)
             .map_err(|_| io::Error::other("the system gives no random numbers"))?;
@@ -238,6 +238,11 @@ impl World {
             },
         );
         Ok(env)
+    }
+
+    /// How nodes find each other.
+    pub(crate) fn addresses(&self) -> Arc<Addresses> {
+        self.shared.addresses.clone()
     }
 
     /// Ends a node's tasks and waits until they are dropped. Its view stays dead; [`World::env`] gives a new one.

@@ -23,6 +23,7 @@ use crate::time::Micros;
 use crate::view::View;
 use crate::wire::{Answer, Commit, Contribution, Control, DomainJoin, Open};
 use deadline::Adaptive;
+pub(crate) use deadline::DEADLINE_MOST;
 use round::{Current, Phase};
 
 /// What comes in.

@@ -70,6 +70,8 @@ impl RoundRecord {
 pub enum Event {
     /// A node's actors run and its socket is bound.
     NodeStarted { node: NodeId, address: String },
+    /// A node waits for others that it needs; said soon, then ever more rarely.
+    NodeWaits(Wait),
     /// A link carries frames.
     LinkUp { node: NodeId, peer: NodeId },
     /// A link does not any more.
@@ -202,6 +204,36 @@ pub enum Event {
     },
     /// The run ended.
     Finished(Finished),
+}
+
+/// A node that waits for others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wait {
+    /// Which.
+    pub node: NodeId,
+    /// Where it listens.
+    pub address: String,
+    /// Whom it needs and does not reach.
+    pub missing: Vec<Missing>,
+    /// How many of those it needs are there.
+    pub have: usize,
+    /// How many it needs.
+    pub need: usize,
+    /// Whole seconds until the open round ends, or else until the node gives up; none if neither will happen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_s: Option<u64>,
+    /// The open round; known to the coordinator only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round: Option<Round>,
+}
+
+/// A peer that is needed and not reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// Who.
+    pub node: NodeId,
+    /// Where it is dialled, as far as that is known.
+    pub address: Option<String>,
 }
 
 /// The last line of a run.

@@ -14,6 +14,7 @@
 //! * [`view`], [`membership`]: who takes part, in numbered views.
 //! * [`link`], [`heartbeat`], [`ladder`], [`member`], [`gateway`], [`coordinator`]: the state machines of a connection, of a peer's
 //!   liveness and what its silence leads to, of a node, of its domain and of the federation.
+//! * [`waiting`]: how long a node waits for others.
 //! * [`trainer`]: what a user's model must do.
 
 #![forbid(unsafe_code)]
@@ -38,4 +39,5 @@ pub mod tensor;
 pub mod time;
 pub mod trainer;
 pub mod view;
+pub mod waiting;
 pub mod wire;

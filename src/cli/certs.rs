@@ -10,7 +10,7 @@ use super::{Common, Exit, Format};
 use tombolo::Federation;
 use tombolo::actors::identity::{IdentityError, MaterialFault};
 use tombolo::core::ids::{DomainId, NodeId};
-use tombolo::core::plan::Plan;
+use tombolo::core::plan::{DomainPlan, Plan};
 use tombolo::identity::files::DomainFiles;
 use tombolo::identity::pki::{self, Terms};
 use tombolo::identity::show::{self, Entry};
@@ -52,14 +52,14 @@ struct Init {
 struct Issue {
     /// The topology.
     file: PathBuf,
-    /// Which node, as `domain/name`.
+    /// Which node, as `domain/name`; default: every node that has no certificate yet, of the domains whose keys are here.
     #[arg(long)]
-    node: NodeId,
+    node: Option<NodeId>,
     /// How many days the certificate lives.
     #[arg(long, value_name = "N")]
     days: Option<u32>,
     /// Replace what is there, with a new key.
-    #[arg(long)]
+    #[arg(long, requires = "node")]
     replace: bool,
 }
 
@@ -113,32 +113,93 @@ impl Init {
         }
         let terms = terms(Terms::root(unix_now()), self.days, self.replace);
         let wanted = |id: &DomainId| self.domain.as_ref().is_none_or(|domain| domain == id);
+        let mut exit = Exit::Done;
         for domain in plan.domains.iter().filter(|domain| wanted(&domain.id)) {
             match pki::init_domain(&DomainFiles::of_plan(domain), &plan.name, &terms) {
-                Ok(entry) => print("made", common, &entry),
-                Err(IdentityError::Material {
-                    fault: MaterialFault::Exists,
-                    ..
-                }) if self.domain.is_none() => {}
-                Err(error) => return Err(error),
+                Err(error) if is_there(&error) => {
+                    let entry = show::show_root(domain, terms.now);
+                    if !keep(common, &entry, &format!("--domain {}", domain.id)) {
+                        exit = Exit::Failed;
+                    }
+                }
+                made => print("made", common, &made?),
             }
         }
-        Ok(Exit::Done)
+        Ok(exit)
     }
 }
 
 impl Issue {
     fn run(&self, common: &Common, plan: &Plan) -> Result<Exit, IdentityError> {
-        let domain = plan.domain(&self.node.domain());
-        let (Some(domain), Some(_)) = (domain, plan.node(&self.node)) else {
-            return Err(unknown(format!("node {}", self.node)));
+        let nodes = match &self.node {
+            Some(node) if plan.node(node).is_none() => return Err(unknown(format!("node {node}"))),
+            Some(node) => vec![node],
+            None => issuable(plan)?,
         };
         let terms = terms(Terms::leaf(unix_now()), self.days, self.replace);
-        let files = DomainFiles::of_plan(domain);
-        let entry = pki::issue(&files, &plan.name, &self.node, &terms)?;
-        print("made", common, &entry);
-        Ok(Exit::Done)
+        let mut exit = Exit::Done;
+        for node in nodes {
+            let domain = plan.domain(&node.domain()).expect("the plan has the node");
+            match pki::issue(&DomainFiles::of_plan(domain), &plan.name, node, &terms) {
+                Err(error) if is_there(&error) => {
+                    let entry = show::show_node(plan, node, terms.now);
+                    let entry = entry.expect("the plan has the node");
+                    if !keep(common, &entry, &format!("--node {node}")) {
+                        exit = Exit::Failed;
+                    }
+                }
+                made => print("made", common, &made?),
+            }
+        }
+        Ok(exit)
     }
+}
+
+/// The nodes of the domains whose keys are here.
+fn issuable(plan: &Plan) -> Result<Vec<&NodeId>, IdentityError> {
+    let here = |domain: &&DomainPlan| DomainFiles::of_plan(domain).root_key().exists();
+    let domains = plan.domains.iter().filter(here);
+    let nodes: Vec<&NodeId> = domains
+        .flat_map(|domain| domain.nodes.iter().map(|node| &node.id))
+        .collect();
+    if nodes.is_empty() {
+        let key = DomainFiles::of_plan(&plan.domains[0]).root_key();
+        return Err(IdentityError::Configuration(format!(
+            "no domain's key is here (the first would be {}); make one with `tombolo certs init`, or issue where it is",
+            key.display()
+        )));
+    }
+    Ok(nodes)
+}
+
+fn is_there(error: &IdentityError) -> bool {
+    let fault = match error {
+        IdentityError::Material { fault, .. } => fault,
+        _ => return false,
+    };
+    matches!(fault, MaterialFault::Exists)
+}
+
+/// Says why a certificate that is there is not made anew; false if something is wrong with it.
+fn keep(common: &Common, entry: &Entry, which: &str) -> bool {
+    let path = entry.path.display();
+    let replace = format!("`{which} --replace` makes a new one");
+    if !entry.problems.is_empty() {
+        let problems = entry.problems.join("; ");
+        fail(
+            common,
+            &format!("{path} is left as it is: {problems}; {replace}"),
+        );
+        return false;
+    }
+    match common.format {
+        Format::Json => print("found", common, entry),
+        Format::Text => {
+            let left = show::span(entry.remaining_s);
+            say!("nothing to do: {path} is valid for another {left}; {replace}");
+        }
+    }
+    true
 }
 
 fn terms(terms: Terms, days: Option<u32>, replace: bool) -> Terms {

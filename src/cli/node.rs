@@ -7,8 +7,8 @@ use clap::Args;
 use super::output::refuse;
 use super::run::{follow, open};
 use super::signals::Signals;
-use super::{Common, Exit, processes, runtime};
-use tombolo::FederationError;
+use super::{Common, Exit, Format, processes, runtime};
+use tombolo::{FederationError, Running};
 use tombolo_core::ids::NodeId;
 
 /// Arguments of `node`.
@@ -55,10 +55,34 @@ impl Node {
             let rounds = federation.plan().rounds;
             match federation.spawn_node(&self.name).await {
                 Ok(running) => {
+                    if self.child_of.is_none() && common.format == Format::Text {
+                        tell_unaddressed(&running);
+                    }
                     follow(common, running, rounds, signals, self.child_of.is_some()).await
                 }
                 Err(error) => refuse(common, error),
             }
         })
     }
+}
+
+/// Says which addresses the topology lacks if nodes run on several machines.
+fn tell_unaddressed(running: &Running) {
+    let nodes = running.unaddressed();
+    let Some(first) = nodes.first() else { return };
+    let names: Vec<&str> = nodes.iter().map(NodeId::as_str).collect();
+    let state = &running.plan().checkpoint.folder;
+    complain!(
+        "note: the topology gives no address of {}
+  they are found through {}, so on this machine only; on others each needs, in the place of `nodes`:
+
+  [[domain.node]]
+  name = \"{}\"
+  listen = \"0.0.0.0:4600\"
+  advertise = \"HOST:4600\"
+",
+        names.join(", "),
+        state.display(),
+        first.name(),
+    );
 }

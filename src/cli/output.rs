@@ -8,8 +8,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Common, Exit, Format};
 use tombolo::FederationError;
-use tombolo::federation::{Ledger, StateError, state_word};
-use tombolo_core::event::{Event, Finished, RoundRecord};
+use tombolo::federation::{Ledger, StateError, named, state_word};
+use tombolo::identity::show::span;
+use tombolo_core::event::{Event, Finished, RoundRecord, Wait};
 
 /// How often the bar moves while nothing happens.
 const TICK: Duration = Duration::from_millis(125);
@@ -18,6 +19,8 @@ const TICK: Duration = Duration::from_millis(125);
 pub struct Display {
     format: Format,
     everything: bool,
+    /// Whether the coordinator's word on each round is heard elsewhere.
+    member: bool,
     ended: bool,
     shown: usize,
     bar: ProgressBar,
@@ -46,6 +49,7 @@ impl Display {
         Display {
             format,
             everything: false,
+            member: false,
             ended: false,
             shown: 0,
             bar,
@@ -62,6 +66,16 @@ impl Display {
         self
     }
 
+    /// Shows what this process's nodes do, since the rounds' outcomes are not heard here.
+    #[must_use]
+    pub fn member(mut self, member: bool) -> Self {
+        self.member = member;
+        if member {
+            self.bar.set_message("waiting for the first round");
+        }
+        self
+    }
+
     /// Takes an event.
     pub fn on_event(&mut self, event: &Event) {
         if let Event::Round(_) = event {
@@ -73,6 +87,24 @@ impl Display {
             }
             _ if self.everything => print_line(event),
             Event::Round(record) => self.on_round(record),
+            Event::NodeWaits(_) if self.format == Format::Json => print_line(event),
+            Event::NodeWaits(wait) => self.note(&waits(wait)),
+            Event::TrainingStarted { round, .. } if self.member => {
+                self.bar.set_message(format!("round {round}: training"));
+            }
+            Event::UpdateExported {
+                node,
+                round,
+                samples,
+                loss,
+            } if self.member => {
+                let trained = format!("{node} trained on {samples} rows, loss {loss:.4}");
+                self.bar.set_message(format!("round {round}: {trained}"));
+                if self.format == Format::Text && self.bar.is_hidden() {
+                    say!("round {round:>3}: {trained}");
+                }
+            }
+            Event::ModelAdopted { round, .. } if self.member => self.bar.set_position(*round),
             Event::RoundOpened { cohort, .. } => {
                 (self.reports, self.asked) = (0, Some(cohort.len()));
                 self.bar.set_message(self.message());
@@ -174,9 +206,14 @@ impl Display {
         self.ended
     }
 
+    /// Takes the bars away.
+    pub fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+
     /// Ends the bars and prints the summary, or the last word if nobody has said it yet.
     pub fn finish(&mut self, finished: &Finished) {
-        self.bar.finish_and_clear();
+        self.clear();
         if self.everything || self.format == Format::Json {
             return self.say_last_word(&Event::Finished(finished.clone()));
         }
@@ -237,6 +274,27 @@ fn names(nodes: &[tombolo_core::ids::NodeId]) -> String {
         .map(|node| node.as_str())
         .collect::<Vec<_>>()
         .join(" ")
+}
+
+/// A wait for people.
+pub fn waits(wait: &Wait) -> String {
+    let missing = wait.missing.iter();
+    let missing: Vec<String> = missing
+        .map(|missing| named(&missing.node, missing.address.as_deref()))
+        .collect();
+    let left = match (wait.round, wait.left_s.map(span)) {
+        (Some(round), Some(left)) => format!("; round {round} ends in {left}"),
+        (None, Some(left)) => format!("; gives up in {left}"),
+        (_, None) => String::new(),
+    };
+    format!(
+        "{} listens on {}, waits for {}, has {} of {}{left}",
+        wait.node,
+        wait.address,
+        missing.join(", "),
+        wait.have,
+        wait.need,
+    )
 }
 
 /// Bytes for people.

@@ -74,7 +74,9 @@ pub async fn follow(
     everything: bool,
 ) -> Exit {
     let hosts_coordinator = running.hosts_coordinator();
-    let mut display = Display::new(common.format, rounds).everything(everything);
+    let mut display = Display::new(common.format, rounds)
+        .everything(everything)
+        .member(!hosts_coordinator);
     let (mut events, ledger) = (running.events(), running.ledger());
     let nodes: Vec<_> = running.nodes().cloned().collect();
     let result = {
@@ -109,6 +111,7 @@ pub async fn follow(
         Err(error) => return refuse(common, error),
     };
     if !hosts_coordinator {
+        display.clear();
         let reason = &report.finished.reason;
         match (common.format, reason.as_str()) {
             (Format::Json, _) => print_line(&serde_json::json!({

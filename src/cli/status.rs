@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::output::{bytes, fail, print_line, refuse};
+use super::output::{bytes, fail, print_line, refuse, waits};
 use super::{Common, Exit, Format};
 use tombolo::control::{LinkStatus, Status as Found, processes};
 use tombolo::identity::show::span;
@@ -86,6 +86,8 @@ fn show(common: &Common, status: &Found) {
     ];
     let words: Vec<String> = words.into_iter().flatten().collect();
     say!("{}", words.join("; "));
+    let waiting = status.nodes.iter().filter_map(|node| node.waits.as_ref());
+    waiting.for_each(|wait| say!("{}", waits(wait)));
     let actors = status.actors.iter();
     let actors: Vec<String> = actors
         .map(|(name, count)| format!("{count} {name}"))

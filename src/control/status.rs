@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use crate::federation::Waiting;
 use crate::identity::show;
 use tombolo_actors::coordinator::Progress;
 use tombolo_actors::crew::Crew;
 use tombolo_actors::env::Env;
 use tombolo_actors::link::Wire;
 use tombolo_actors::shell::Census;
-use tombolo_core::event::Event;
+use tombolo_core::event::{Event, Wait};
 use tombolo_core::heartbeat::{Heartbeat, Standing};
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::ladder::Rung;
@@ -68,6 +69,9 @@ pub struct NodeStatus {
     pub coordinator: bool,
     /// Seconds that its certificate is still good for.
     pub certificate_s: u64,
+    /// Whom it waits for, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Wait>,
 }
 
 /// How one link stands, and what its node thinks of the peer.
@@ -209,6 +213,7 @@ pub(crate) struct Sources {
     nodes: Vec<NodeSources>,
     census: Census,
     history: Arc<History>,
+    waiting: Arc<Waiting>,
 }
 
 struct NodeSources {
@@ -227,6 +232,7 @@ impl Sources {
         crews: &BTreeMap<NodeId, Crew>,
         census: Census,
         history: Arc<History>,
+        waiting: Arc<Waiting>,
         env: Arc<dyn Env>,
     ) -> Self {
         let now = env.unix_time();
@@ -251,6 +257,7 @@ impl Sources {
             nodes: nodes.collect(),
             census,
             history,
+            waiting,
             env,
         }
     }
@@ -273,10 +280,14 @@ impl Sources {
             ..rounds.unwrap_or_else(PoisonError::into_inner).clone()
         };
         let counts = self.census.counts().into_iter();
+        let nodes = self.nodes.iter().map(|node| NodeStatus {
+            waits: self.waiting.of(&node.node),
+            ..node.status(unix)
+        });
         Status {
             process: std::process::id(),
             federation: self.federation.clone(),
-            nodes: self.nodes.iter().map(|node| node.status(unix)).collect(),
+            nodes: nodes.collect(),
             actors: counts
                 .map(|(name, count)| (name.to_owned(), count))
                 .collect(),
@@ -293,6 +304,7 @@ impl NodeSources {
             address: self.address.clone(),
             coordinator: self.coordinator,
             certificate_s: self.certificate_ends.saturating_sub(unix),
+            waits: None,
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::broadcast;
 
-use super::{FederationError, Ledger, Recorder, Report, StateFolder};
+use super::{FederationError, Ledger, Recorder, Report, StateFolder, Waiting};
 use crate::control::Control;
 use crate::world::World;
 use tombolo_actors::crew::Crew;
@@ -35,6 +35,8 @@ pub struct Running {
     pub(super) events: broadcast::Sender<Event>,
     pub(super) ledger: Arc<Ledger>,
     pub(super) census: Census,
+    pub(super) waiting: Arc<Waiting>,
+    pub(super) sink: Arc<dyn Fn(Event) + Send + Sync>,
     pub(super) _control: Control,
     pub(super) world: World,
     pub(super) state: Option<StateFolder>,
@@ -69,6 +71,11 @@ impl Running {
     /// Whether the coordinator is among them, so that the run ends with its word.
     pub fn hosts_coordinator(&self) -> bool {
         self.crews.values().any(|crew| crew.coordinator.is_some())
+    }
+
+    /// Nodes of this process and those of other ones that they need, as far as the topology does not give their addresses.
+    pub fn unaddressed(&self) -> Vec<NodeId> {
+        self.waiting.unaddressed()
     }
 
     /// Living actors by type.
@@ -119,6 +126,8 @@ impl Running {
         interrupt: impl Future<Output = Interrupt>,
     ) -> Result<Report, FederationError> {
         let mut interrupt = std::pin::pin!(interrupt);
+        let (waiting, sink) = (self.waiting.clone(), self.sink.clone());
+        let mut gives_up = std::pin::pin!(waiting.watch(sink.as_ref()));
         let ledger = self.ledger.clone();
         let patience = self.plan.round.close_limit + LEAVE_LIMIT;
         let mut stopping = false;
@@ -141,6 +150,11 @@ impl Running {
                 biased;
                 finished = ledger.finished() => break finished,
                 reason = gone => break Finished::without_rounds(reason),
+                reason = &mut gives_up, if !stopping => {
+                    // Nobody is going to send this node away.
+                    stopping = true;
+                    break Finished::without_rounds(reason);
+                }
                 why = &mut interrupt, if !stopping => {
                     stopping = true;
                     if !hosts_coordinator {
@@ -216,6 +230,7 @@ impl Running {
 mod tests {
     use super::*;
     use crate::Federation;
+    use tombolo_core::time::Micros;
 
     const SMALL: &str = r#"
         [federation]
@@ -231,6 +246,44 @@ mod tests {
         name = "plant"
         nodes = ["gate"]
     "#;
+
+    /// "Waiting for nodes is never silent or endless." flower#4147, FLIP#992
+    #[tokio::test]
+    async fn a_node_that_reaches_nobody_says_so_and_gives_up_in_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let federation = Federation::from_toml(SMALL, folder.path()).unwrap();
+        let federation = federation.state(folder.path());
+        federation.prepare().unwrap();
+        let node: NodeId = "plant/gate".parse().unwrap();
+        let mut running = federation.spawn_node(&node).await.unwrap();
+        // An hour a second.
+        let env = running.world.env(&node).unwrap();
+        let clock = Arc::new(move || Micros(env.now().0 * 3600));
+        let addresses = running.world.addresses();
+        let waiting = Waiting::new(&running.plan, &running.crews, addresses, clock);
+        running.waiting = Arc::new(waiting);
+        assert_eq!(running.unaddressed().len(), 2);
+        let mut events = running.events();
+        let report = running.run().await.unwrap();
+        let mut waits = Vec::new();
+        while let Ok(event) = events.try_recv() {
+            if let Event::NodeWaits(wait) = event {
+                waits.push(wait);
+            }
+        }
+        let wait = &waits[0];
+        assert_eq!(
+            (wait.missing[0].node.as_str(), wait.have, wait.need),
+            ("hq/gate", 0, 1)
+        );
+        assert!(wait.left_s.unwrap() < 2 * 3600, "{wait:?}");
+        let reason = &report.finished.reason;
+        assert!(
+            reason
+                .starts_with("plant/gate has not reached hq/gate (no address yet) for 1 h 31 min"),
+            "{reason}"
+        );
+    }
 
     /// However many events come between, the report has every round and the run its end.
     #[tokio::test]

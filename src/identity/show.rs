@@ -8,7 +8,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use serde::Serialize;
 use tombolo_actors::identity::IdentityError;
 use tombolo_core::ids::NodeId;
-use tombolo_core::plan::Plan;
+use tombolo_core::plan::{DomainPlan, Plan};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::bundle::{Bundle, Role};
@@ -95,6 +95,11 @@ pub fn show_plan(plan: &Plan, now: u64) -> Result<Vec<Entry>, IdentityError> {
         }
     }
     Ok(entries)
+}
+
+/// A domain's root.
+pub fn show_root(domain: &DomainPlan, now: u64) -> Entry {
+    Entry::of_root(&DomainFiles::of_plan(domain), now)
 }
 
 /// One node's certificate.
@@ -235,11 +240,12 @@ fn check_leaf(
         .map_err(|fault| fault.to_string())
 }
 
-/// `6 d 3 h`, `3 h 20 min` or `90 s`.
+/// `6 d 3 h`, `3 h 20 min`, `20 min` or `90 s`.
 pub fn span(seconds: u64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),
-        120..=86_399 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+        120..=3_599 => format!("{} min", seconds / 60),
+        3_600..=86_399 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
         _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
     }
 }

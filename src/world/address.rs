@@ -79,6 +79,13 @@ impl Addresses {
             .or_else(|| listen.map(|listen| listen.to_string()))
     }
 
+    /// Where a node is dialled now, for people.
+    pub fn known(&self, node: &NodeId) -> Option<String> {
+        let written = || self.written(node).ok();
+        self.planned(node)
+            .or_else(|| written().map(|address| address.to_string()))
+    }
+
     /// What the node has written.
     pub fn written(&self, node: &NodeId) -> io::Result<SocketAddr> {
         let path = self.path(node);

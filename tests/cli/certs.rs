@@ -1,5 +1,6 @@
 //! `tombolo certs`.
 
+use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
 use crate::fixture::{Workspace, pinned};
@@ -23,10 +24,16 @@ fn domains_are_made_nodes_certified_and_all_is_shown() {
         2,
         "only what was not there: {rest:#?}"
     );
-    let again = workspace
-        .run("certs init topology.toml --domain hq")
-        .expect(1);
-    assert!(again.errors().contains("hq.pem"), "{again:#?}");
+    assert_eq!(rest.events("found").len(), 1, "{rest:#?}");
+    let again = workspace.text("certs init topology.toml").expect(0);
+    assert_eq!(again.lines.len(), 3);
+    let kept = &again.lines[0];
+    assert!(
+        kept.starts_with("nothing to do: ")
+            && kept.contains("hq.pem is valid for another 36")
+            && kept.ends_with("`--domain hq --replace` makes a new one"),
+        "{kept}"
+    );
 
     let issue = "certs issue topology.toml --node hq/gate";
     let issued = workspace.run(&format!("{issue} --days 3")).expect(0);
@@ -34,11 +41,12 @@ fn domains_are_made_nodes_certified_and_all_is_shown() {
     assert_eq!(entry["spiffe_id"], "spiffe://hq.pinned/node/gate");
     let days = entry["remaining_s"].as_u64().unwrap() / 86_400;
     assert!((2..=3).contains(&days), "{entry}");
-    workspace.run(issue).expect(1);
+    let again = workspace.run(issue).expect(0);
+    assert_eq!(again.events("found")[0]["sha256"], entry["sha256"]);
     let replaced = workspace.run(&format!("{issue} --replace")).expect(0);
     assert_ne!(replaced.events("made")[0]["sha256"], entry["sha256"]);
     let key = workspace.path().join("certs/hq/gate.key");
-    let mode = std::fs::metadata(key).unwrap().permissions().mode();
+    let mode = std::fs::metadata(&key).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 
     let shown = workspace.run("certs show topology.toml").expect(0);
@@ -50,9 +58,19 @@ fn domains_are_made_nodes_certified_and_all_is_shown() {
         .join("\n");
     assert!(text.contains("id spiffe://hq.pinned/node/gate"), "{text}");
 
+    std::fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();
+    let spoiled = workspace.run(issue).expect(1);
+    assert!(
+        spoiled.errors().contains("mode is 0644") && spoiled.errors().contains("--replace"),
+        "{spoiled:#?}"
+    );
+    std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+    let rest = workspace.run("certs issue topology.toml").expect(0);
+    assert_eq!(rest.events("made").len(), 8, "all but hq/gate");
+
     workspace.run("run topology.toml").expect(0);
     let shown = workspace.run("certs show topology.toml").expect(0);
-    assert_eq!(shown.events("certificate").len(), 12, "`run` made the rest");
+    assert_eq!(shown.events("certificate").len(), 12, "as many as before");
 }
 
 #[test]
@@ -62,6 +80,8 @@ fn what_cannot_be_issued_is_refused() {
         ("certs init topology.toml --domain moon", 2, "domain moon"),
         ("certs issue topology.toml --node hq/z", 2, "node hq/z"),
         ("certs issue topology.toml --node hq/gate", 1, "hq.pem"),
+        ("certs issue topology.toml", 2, "hq.key"),
+        ("certs issue topology.toml --replace", 2, "--node"),
         ("certs init topology.toml --days 100000", 2, "lifetime"),
         ("certs init topology.toml --replace", 2, "--domain"),
     ] {

@@ -117,7 +117,7 @@ fn a_quorum_that_never_comes_is_exit_3_of_every_command() {
     }
 }
 
-/// "Waiting for nodes is never endless: at the deadline the exit is non-zero." flower#4147, FLIP#992
+/// "Waiting for nodes is never silent or endless: at the deadline the exit is non-zero." flower#4147, FLIP#992
 #[test]
 fn a_quorum_that_never_comes_is_exit_3() {
     let topology = pinned(2).replace(
@@ -137,6 +137,13 @@ fn a_quorum_that_never_comes_is_exit_3() {
     assert!(
         alone.errors().contains("no round met its quorum"),
         "{alone:#?}"
+    );
+    let text = workspace
+        .text("node --name hq/gate topology.toml --state other")
+        .expect(3);
+    assert!(
+        text.errors().contains("no address of hq/gate, hq/a") && text.errors().contains("listen ="),
+        "{text:#?}"
     );
     let unknown = workspace.run("node --name hq/z topology.toml").expect(2);
     assert!(unknown.errors().contains("hq/z"), "{unknown:#?}");

@@ -85,6 +85,11 @@ fn a_node_alone_shows_what_it_waits_for() {
     run.until("an open round", |seen| {
         seen.errors().contains("RoundOpened")
     });
+    run.until("what it waits for", |seen| {
+        seen.lines
+            .iter()
+            .any(|line| line.contains("\"node_waits\""))
+    });
     // The round's opening is told a moment before it can be seen.
     let shown = (0..100).any(|_| {
         let text = workspace
@@ -94,8 +99,17 @@ fn a_node_alone_shows_what_it_waits_for() {
         text.contains("round 1: ") && text.contains(" of 9 reports, ")
     });
     assert!(shown, "status does not show the open round");
+    let status = workspace.run(&format!("status --state {state}"));
+    let waits = &status.events("status")[0]["nodes"][0]["waits"];
+    assert_eq!(waits["missing"].as_array().unwrap().len(), 4, "{waits}");
+    assert_eq!(waits["missing"][0]["node"], "hq/a");
+    assert_eq!((&waits["have"], &waits["need"]), (&0.into(), &4.into()));
+    assert_eq!(waits["round"], 1);
+    assert!((1..600).contains(&waits["left_s"].as_u64().unwrap()));
     run.signal(Signal::INT);
-    run.end().expect(130);
+    let output = run.end().expect(130);
+    let said = &output.events("node_waits")[0];
+    assert_eq!(said["missing"], waits["missing"], "{said}");
 }
 
 #[test]

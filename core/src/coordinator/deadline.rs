@@ -13,7 +13,8 @@ use crate::time::Micros;
 
 const ROUNDS: usize = 5;
 const LEAST: Duration = Duration::from_secs(5);
-const MOST: Duration = Duration::from_secs(30 * 60);
+/// The longest span, and that of the first round.
+pub const DEADLINE_MOST: Duration = Duration::from_secs(30 * 60);
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -33,7 +34,7 @@ struct Measured {
 impl Adaptive {
     /// The span for the next round.
     pub fn span(&self) -> Duration {
-        self.last.unwrap_or(MOST)
+        self.last.unwrap_or(DEADLINE_MOST)
     }
 
     /// Takes the arrivals of a round that was opened then.
@@ -55,8 +56,8 @@ impl Adaptive {
             .collect();
         all.sort_unstable();
         let p95 = all[(all.len() * 95).div_ceil(100) - 1];
-        let bound = self.last.map_or(MOST, |last| last.mul_f64(1.5));
-        self.last = Some(p95.saturating_mul(3).min(bound).clamp(LEAST, MOST));
+        let bound = self.last.map_or(DEADLINE_MOST, |last| last.mul_f64(1.5));
+        self.last = Some(p95.saturating_mul(3).min(bound).clamp(LEAST, DEADLINE_MOST));
     }
 
     /// A report came after its round was over: it counts as long as it took, from the next round on.
@@ -70,7 +71,7 @@ impl Adaptive {
 
     /// The quorum was not there in time.
     pub fn on_missed(&mut self) {
-        self.last = Some(self.span().mul_f64(1.5).min(MOST));
+        self.last = Some(self.span().mul_f64(1.5).min(DEADLINE_MOST));
     }
 }
 

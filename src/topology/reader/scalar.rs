@@ -398,9 +398,9 @@ pub(super) fn repair(key: &Key, kind: Kind, given: &DeValue<'_>) -> Option<Strin
         (Kind::List(..), DeValue::String(text)) => {
             Some(format!("put it into a list: {name} = [{:?}]", shown(text)))
         }
-        (Kind::List(Kind::Name, ..), DeValue::Table(_)) => {
-            Some("write names; a node's table goes to [[domain.node]]".into())
-        }
+        (Kind::Name | Kind::List(Kind::Name, ..), DeValue::Table(_)) if name == "nodes" => Some(
+            "nodes with addresses take the place of `nodes`: a [[domain.node]] table each, with name, listen and advertise".into(),
+        ),
         (Kind::Table(table), DeValue::Array(items)) if is_tables(items) => {
             Some(format!("write {} once, with single brackets", table.shown))
         }

@@ -1,0 +1,114 @@
+//! What every way to run a federation begins with: a topology, and what its user brings along.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Source;
+use crate::learn::DigitsTrainer;
+use crate::topology::{self, Diagnosis, Options};
+use tombolo_actors::aggregate::{Rule, Weigh};
+use tombolo_actors::coordinator::TrainerFactory;
+use tombolo_actors::crew::RuleFactory;
+use tombolo_core::aggregate::Aggregator;
+use tombolo_core::ids::NodeId;
+use tombolo_core::plan::Plan;
+use tombolo_core::tensor::{Hash, Layout};
+use tombolo_core::trainer::Trainer;
+
+type UserTrainer = Arc<dyn Fn(&NodeId) -> Box<dyn Trainer> + Send + Sync>;
+
+/// A topology with a user's trainers and rules, where they replace the built-in ones.
+pub(crate) struct Blueprint {
+    source: Source,
+    pub plan: Plan,
+    trainer: Option<UserTrainer>,
+    rules: BTreeMap<String, RuleFactory>,
+}
+
+/// What the nodes of a federation share.
+#[derive(Clone)]
+pub(crate) struct Built {
+    pub plan: Arc<Plan>,
+    /// Hash of everything in the configuration that decides the outcome.
+    pub configuration: Hash,
+    pub layout: Layout,
+    pub trainer: TrainerFactory,
+    pub rule: RuleFactory,
+}
+
+impl Blueprint {
+    /// Reads a topology. The rule that it names may still be registered.
+    pub fn read(source: Source) -> Result<Self, Diagnosis> {
+        let plan = source.load(&Options {
+            registered: source.named_rule(),
+        })?;
+        Ok(Blueprint {
+            source,
+            plan,
+            trainer: None,
+            rules: BTreeMap::new(),
+        })
+    }
+
+    pub fn trainer<T: Trainer + 'static>(
+        &mut self,
+        make: impl Fn(&NodeId) -> T + Send + Sync + 'static,
+    ) {
+        self.trainer = Some(Arc::new(move |node| Box::new(make(node))));
+    }
+
+    pub fn aggregator<A: Aggregator + 'static>(
+        &mut self,
+        name: &str,
+        make: impl Fn() -> A + Send + Sync + 'static,
+    ) {
+        let rule: RuleFactory = Arc::new(move || Rule::Trait(Box::new(make())));
+        self.rules.insert(name.to_owned(), rule);
+    }
+
+    pub fn aggregator_actor(
+        &mut self,
+        name: &str,
+        start: impl Fn() -> actix::Recipient<Weigh> + Send + Sync + 'static,
+    ) {
+        let rule: RuleFactory = Arc::new(move || Rule::Actor(start()));
+        self.rules.insert(name.to_owned(), rule);
+    }
+
+    /// Only at the start it is known which rules are registered; one that is not can then be shown in its place in the file.
+    pub fn check_rules(&self) -> Result<(), Diagnosis> {
+        let registered = self.rules.keys().cloned().collect();
+        self.source.load(&Options { registered }).map(drop)
+    }
+
+    /// Makes one trainer for the layout of the model: that of `first`, which is named if it cannot be made.
+    pub fn build(self, first: &NodeId) -> Result<Built, String> {
+        let plan = Arc::new(self.plan);
+        let trainer: TrainerFactory = match self.trainer {
+            Some(user) => Arc::new(move |node| Ok(user(node))),
+            None => {
+                let plan = plan.clone();
+                Arc::new(move |node| {
+                    let trainer = DigitsTrainer::new(&plan, node);
+                    Ok(Box::new(trainer.map_err(|error| error.to_string())?))
+                })
+            }
+        };
+        let rule = self.rules.get(&plan.aggregator.kind).cloned();
+        Ok(Built {
+            configuration: Hash(topology::config_hash(&plan)),
+            layout: trainer(first)?.layout(),
+            rule: rule.unwrap_or_else(|| built_in(&plan)),
+            trainer,
+            plan,
+        })
+    }
+}
+
+fn built_in(plan: &Plan) -> RuleFactory {
+    let settings = plan.aggregator.clone();
+    Arc::new(move || {
+        let rule = tombolo_core::aggregate::build(&settings);
+        Rule::Trait(rule.expect("the topology was checked for unknown rules"))
+    })
+}
