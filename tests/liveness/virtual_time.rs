@@ -251,3 +251,21 @@ fn a_peer_that_comes_back_on_another_address_is_dialled_there() {
         );
     });
 }
+
+/// A connection that carries nothing is let go when its peer is lost, long before it would time out: whoever comes back later is dialled.
+#[test]
+fn a_lost_peer_that_comes_back_on_another_address_is_dialled_there() {
+    let slow = "every = \"20s\"";
+    strait(7, [slow; 2], |strait, _crews| async move {
+        strait.crash(0);
+        strait.world.sleep(Duration::from_secs(100)).await;
+        let restarted = strait.world.now();
+        let _crew = strait.restart(0, 5544);
+        strait.world.sleep(Duration::from_secs(20)).await;
+        let (up, _) = strait.log.first(restarted, link_up(plant())).unwrap();
+        assert!(
+            up.since(restarted) <= Duration::from_secs(8),
+            "{up:?}, restarted at {restarted:?}"
+        );
+    });
+}
