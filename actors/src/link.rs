@@ -632,6 +632,8 @@ impl Actor for Link {
             Message::HangUp => {
                 if let Some(connection) = self.setup.wire.connection() {
                     connection.close(VarInt::from_u32(5), b"no sign of life");
+                    self.down("no sign of life");
+                    self.dial_later(cx);
                 }
             }
             Message::DialFailed(trouble) => {

@@ -30,6 +30,9 @@ pub const PERIODS: RangeInclusive<Duration> = Duration::from_millis(10)..=Durati
 /// A timer that comes later than this part of a period shows that this node does not keep up.
 const LATE_PART: u32 = 4;
 
+/// Who was stopped for longer than the heartbeat limit was given up by its peers: so long they may take to dial it again.
+const REUNION: Duration = Duration::from_secs(4);
+
 /// How often a silence is looked at that may soon be suspicious: so many times a period.
 const LOOKS: u32 = 8;
 
@@ -114,6 +117,8 @@ pub struct Heartbeat {
     arrivals: Arrivals,
     ladder: Ladder,
     heard: Micros,
+    /// Silence before then does not count.
+    excused: Micros,
     session: Option<Session>,
     sequence: u64,
     /// When the next heartbeat is due.
@@ -147,6 +152,7 @@ impl Heartbeat {
             arrivals: Arrivals::new(plan.every, plan.every),
             ladder: Ladder::new(plan.retry.clone(), plan.restore_limit, rng),
             heard: Micros::default(),
+            excused: Micros::default(),
             session: None,
             sequence: 0,
             next: None,
@@ -174,11 +180,12 @@ impl Heartbeat {
             Rung::Unmet => Duration::ZERO,
             _ => now.since(self.heard),
         };
+        let counts = now.since(self.heard.max(self.excused)).min(silent);
         Standing {
             rung: self.rung(),
             left: self.ladder.until().map(|until| until.since(now)),
             silent,
-            phi: self.arrivals.phi(silent / self.stretch()),
+            phi: self.arrivals.phi(counts / self.stretch()),
             loss: self.arrivals.loss(),
             peer_health: self.peer_health,
             health: self.health.score(),
@@ -230,6 +237,9 @@ impl Heartbeat {
         self.health
             .late(pause.as_micros() / self.every.as_micros().max(1));
         self.heard = (self.heard + pause).min(now);
+        if pause > self.every * PERIODS_SILENT {
+            self.excused = now + REUNION;
+        }
         self.ladder.postpone(pause);
         if let Some(session) = &mut self.session {
             session.newest_at = (session.newest_at + pause).min(now);
@@ -275,6 +285,7 @@ impl Heartbeat {
     fn on_life(&mut self, at: Micros, cx: &mut Context<'_, Effect>) {
         let (from, heard) = (self.rung(), self.heard);
         self.heard = heard.max(at);
+        self.excused = Micros::default();
         if self.ladder.on_life() && from > Rung::Alive {
             let after = cx.now().since(heard);
             cx.effect(Effect::Verdict(Verdict::Recovered { after, from }));
@@ -328,15 +339,16 @@ impl Heartbeat {
             return None;
         }
         let (now, stretch) = (cx.now(), self.stretch());
-        let earliest = self.heard + self.arrivals.earliest(self.deviations) * stretch;
+        let since = self.heard.max(self.excused);
+        let earliest = since + self.arrivals.earliest(self.deviations) * stretch;
         if now < earliest {
             return Some(earliest);
         }
-        let silent = now.since(self.heard);
-        if self.arrivals.phi(silent / stretch) < self.phi {
+        if self.arrivals.phi(now.since(since) / stretch) < self.phi {
             return Some(now + self.every / LOOKS);
         }
         self.ladder.on_silence(now);
+        let silent = now.since(self.heard);
         cx.effect(Effect::Verdict(Verdict::Suspected { silent }));
         None
     }

@@ -26,7 +26,12 @@ fn killed_in_any_phase_a_run_resumes_to_the_undisturbed_model() {
         .start_with("run topology.toml", LOG)
         .end()
         .expect(0);
-    let total = events(&undisturbed);
+    // How many links still say that they are down before the end is a matter of chance.
+    let lines = undisturbed.errors.iter();
+    let total = lines
+        .filter(|line| line.contains("event="))
+        .take_while(|line| !line.contains("event=Finished"))
+        .count();
     assert!(total > 100, "{undisturbed:#?}");
     let mut rng = Rng::derive(SEED, &[b"kills"]);
     let mut killed = 0;

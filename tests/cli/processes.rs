@@ -76,3 +76,72 @@ fn the_death_of_the_coordinators_process_ends_the_run() {
     );
     assert!(said.contains("--resume"), "{said}");
 }
+
+/// A process that was stopped finds nobody dead when it goes on, although it has heard of nobody since; its peers, who had given it up, are
+/// back at once. sp1-cluster#163, ray#28562.
+#[test]
+fn a_stopped_process_suspects_nobody_when_it_goes_on() {
+    let patience = "retry = [\"50ms\"]\nrestore_limit = \"1s\"";
+    let workspace = Workspace::new(&format!("{}\n[heartbeat]\n{patience}\n", pinned(900_000)));
+    let mut run =
+        workspace.start_with("run topology.toml --processes", "tombolo::federation=debug");
+    run.until_rounds(1);
+    let stopped = process_of(&workspace, "plant/c");
+    let said =
+        |event: &str, node: &str, peer: &str| format!("{event} {{ node: {node}, peer: {peer}");
+    kill(stopped, Signal::STOP);
+    for node in ["plant/gate", "plant/d"] {
+        let overdue = said("PeerOverdue", node, "plant/c");
+        run.until(&overdue, |seen| seen.errors().contains(&overdue));
+    }
+    kill(stopped, Signal::CONT);
+    for node in ["plant/gate", "plant/d"] {
+        let back = said("PeerRecovered", node, "plant/c");
+        run.until(&back, |seen| seen.errors().contains(&back));
+    }
+    // At the end of the run everybody leaves everybody, so this is asked before.
+    run.until("an answer", |seen| {
+        let suspects = |peer| {
+            seen.errors()
+                .contains(&said("PeerSuspected", "plant/c", peer))
+        };
+        assert!(!suspects("plant/gate") && !suspects("plant/d"), "{seen:#?}");
+        true
+    });
+    run.signal(Signal::INT);
+    run.end().expect(130);
+}
+
+/// Status shows of each peer how far it has climbed, why, and how long it has left.
+#[test]
+fn status_shows_who_is_missed_and_how_long_it_may_stay_away() {
+    let workspace = Workspace::new(&endless());
+    let mut run = workspace.start("run topology.toml --processes");
+    run.until_rounds(1);
+    kill(process_of(&workspace, "plant/d"), Signal::KILL);
+    // On a machine that is busy it is long until somebody is missed.
+    let missed = (0..2000).find_map(|_| {
+        let output = workspace.run("status topology.toml");
+        let links = output.events("status").into_iter().flat_map(|status| {
+            let links = status["links"].as_array();
+            links.cloned().unwrap_or_default()
+        });
+        let mut missed =
+            links.filter(|link| link["node"] == "plant/c" && link["peer"] == "plant/d");
+        missed.find(|link| link["rung"] == "restoring")
+    });
+    let missed = missed.unwrap_or_else(|| panic!("{:#?}", workspace.run("status topology.toml")));
+    assert_eq!(missed["state"], "lost");
+    let left = missed["left_s"].as_f64().unwrap();
+    assert!((0.0..=60.0).contains(&left), "{missed:#}");
+    assert!(missed["phi"].as_f64().unwrap() >= 8.0, "{missed:#}");
+    let reason = missed["reason"].as_str().unwrap();
+    assert!(reason.starts_with("no sign of life for "), "{reason}");
+    let text = workspace.text("status topology.toml").lines.join("\n");
+    assert!(
+        text.contains("plant/c to plant/d: no sign of life for "),
+        "{text}"
+    );
+    run.signal(Signal::INT);
+    run.end();
+}

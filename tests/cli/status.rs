@@ -45,6 +45,12 @@ fn status_shows_what_runs() {
     // In each of three domains three pairs, and two domains to the coordinator's; each seen from both ends.
     assert_eq!(links.len(), 2 * (3 * 3 + 2));
     assert!(links.iter().all(|link| link["state"] == "up"), "{links:#?}");
+    for link in links {
+        assert_eq!(link["rung"], "alive", "{link:#}");
+        assert_eq!(link["reason"], serde_json::Value::Null, "{link:#}");
+        assert!(link["phi"].as_f64().unwrap() < 8.0, "{link:#}");
+        assert!(link["packet_bytes"].as_u64().unwrap() >= 1200, "{link:#}");
+    }
     assert_eq!(status["actors"]["Link"], 22);
     assert_eq!(status["actors"]["Coordinator"], 1);
     assert_eq!(status["rounds"]["planned"], 999_999);

@@ -46,6 +46,10 @@ impl Session<'_> {
                     reason: format!("{} refused: {error}", self.setup.peer),
                     refused: true,
                 },
+                // A stream says no more than that its connection is lost.
+                Some(error) if !trouble.refused && error != ConnectionError::LocallyClosed => {
+                    Trouble::from(error.to_string())
+                }
                 _ => trouble,
             },
         }

@@ -366,6 +366,31 @@ fn time_in_which_this_node_did_not_run_is_nobodys_silence() {
     }
 }
 
+/// Who was stopped for so long that its peers gave it up gives them the time to dial it again; but not for ever.
+#[test]
+fn after_a_long_pause_peers_have_time_to_come_back() {
+    for comes_back in [true, false] {
+        let mut watch = Watch::connected(PERIOD, PERIOD, 1);
+        let mut peer = Peer::default();
+        peer.live(&mut watch, PERIOD, at(20_000));
+        watch.stop(ms(30_000));
+        watch.until(watch.stopped_until + ms(4000));
+        assert_eq!(watch.verdicts, []);
+        if comes_back {
+            watch.step(Some(Message::Connected { every: PERIOD }));
+            let mut peer = Peer::default();
+            let later = watch.now + ms(5000);
+            peer.live(&mut watch, PERIOD, later);
+            assert_eq!(watch.verdicts, []);
+            let last = watch.now;
+            watch.until(last + PERIOD * PERIODS_SILENT);
+        } else {
+            watch.until(watch.now + ms(5000));
+        }
+        assert_eq!(watch.names(), ["suspected"]);
+    }
+}
+
 #[test]
 fn a_pause_does_not_move_a_silent_peer_up_the_ladder() {
     let mut watch = Watch::connected(PERIOD, PERIOD, 1);
