@@ -27,7 +27,7 @@ pub use schema::schema;
 pub use template::{NewError, template, write_new};
 
 use crate::bounded::{self, ReadError};
-use diagnosis::Mistake;
+use diagnosis::{Mistake, Mistakes};
 
 /// Most nodes of a federation: every node holds state for each of its peers.
 pub const NODES_MAX: usize = 1024;
@@ -37,6 +37,9 @@ pub const DOMAINS_MAX: usize = 256;
 
 /// The largest topology file, far above what that many nodes need.
 pub const FILE_BYTES_MAX: usize = 4 << 20;
+
+/// What to do about a file that is more than a topology can be.
+const TOO_MUCH: &str = "a topology of 1024 nodes needs far less: is it the right file?";
 
 /// What the program that reads a file brings along.
 #[derive(Debug, Clone, Default)]
@@ -87,13 +90,11 @@ pub(crate) fn read(path: &Path) -> Result<TopologyFile, Diagnosis> {
     let name = full.display().to_string();
     let refuse = |why: String, help: &str| {
         let message = format!("the topology {name} {why}");
-        Diagnosis::new(&name, "", vec![Mistake::of_file(message).help(help)])
+        Diagnosis::new(&name, "", Mistake::of_file(message).help(help))
     };
     let unread = |error: ReadError| {
         let help = match error {
-            ReadError::TooLarge(_) => {
-                "a topology of 1024 nodes needs far less: is it the right file?"
-            }
+            ReadError::TooLarge(_) => TOO_MUCH,
             _ => "name an existing file, or make one with `tombolo new DIR`",
         };
         refuse(error.to_string(), help)
@@ -154,36 +155,35 @@ pub fn parse_with(
 ) -> Result<Plan, Diagnosis> {
     if text.len() > FILE_BYTES_MAX {
         let message = format!("the file is larger than {FILE_BYTES_MAX} bytes");
-        let help = "a topology of 1024 nodes needs far less: is it the right file?";
         return Err(Diagnosis::new(
             name,
             "",
-            vec![Mistake::of_file(message).help(help)],
+            Mistake::of_file(message).help(TOO_MUCH),
         ));
     }
-    let (root, errors) = DeTable::parse_recoverable(text);
+    let cut = syntax::cut(text).map_err(|mistake| Diagnosis::new(name, "", mistake))?;
+    let (root, errors) = DeTable::parse_recoverable(&text[..cut.unwrap_or(text.len())]);
     let lines = diagnosis::Lines::new(text);
     let syntax = syntax::mistakes(text, &lines, &errors);
     let mut reader = reader::Reader {
         registered: &options.registered,
         holes: syntax.holes,
-        mistakes: Vec::new(),
+        mistakes: Mistakes::default(),
     };
     let file = reader.file(root.get_ref());
     let mut mistakes = reader.mistakes;
     if syntax.holes {
         // What stands on an unreadable line was said already, and what is missing may stand there.
         let line = |mistake: &Mistake| mistake.start().map(|at| lines.line(at));
-        let broken: std::collections::BTreeSet<_> = syntax.mistakes.iter().map(line).collect();
         mistakes.retain(|mistake| {
             let lost = mistake.start().is_some_and(|at| at >= syntax.lost_from);
-            !lost && !broken.contains(&line(mistake))
+            !lost && !line(mistake).is_some_and(|line| syntax.lines.contains(&line))
         });
     }
     let required = file.find("federation").is_some() && file.find("domain").is_some();
     mistakes.extend(syntax.mistakes);
     if !required || syntax.holes {
-        return Err(Diagnosis::new(name, text, mistakes));
+        return Err(Diagnosis::new(name, text, mistakes).unread(text, cut));
     }
     build::plan(&file, folder, mistakes).map_err(|mistakes| Diagnosis::new(name, text, mistakes))
 }

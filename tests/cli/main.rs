@@ -6,6 +6,7 @@ mod certs;
 mod configuration;
 mod examples;
 mod fixture;
+mod floods;
 mod interrupts;
 mod kills;
 mod pipes;

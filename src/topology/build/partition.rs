@@ -12,7 +12,7 @@ use tombolo_core::plan::Partition;
 use super::domains::Domains;
 use crate::bounded::{self, ReadError};
 use crate::topology::FILE_BYTES_MAX;
-use crate::topology::diagnosis::Mistake;
+use crate::topology::diagnosis::{Mistake, Mistakes};
 use crate::topology::reader::{nearest, shown};
 use crate::topology::value::{Section, Span};
 
@@ -34,7 +34,7 @@ pub(super) fn plan(
     section: &Section,
     folder: &Path,
     domains: &Domains<'_>,
-    mistakes: &mut Vec<Mistake>,
+    mistakes: &mut Mistakes,
 ) -> Option<Partition> {
     let kind = section.word("kind");
     for (key, home) in [("alpha", "dirichlet"), ("file", "rows")] {
@@ -82,7 +82,7 @@ fn rows(
     section: &Section,
     folder: &Path,
     domains: &Domains<'_>,
-    mistakes: &mut Vec<Mistake>,
+    mistakes: &mut Mistakes,
 ) -> Option<BTreeMap<NodeId, Vec<usize>>> {
     let place = section.place("file");
     let Some(name) = section.text("file") else {
@@ -132,7 +132,7 @@ fn judge(
     nodes: &BTreeSet<String>,
     file: &str,
     place: &Span,
-    mistakes: &mut Vec<Mistake>,
+    mistakes: &mut Mistakes,
 ) -> Option<BTreeMap<NodeId, Vec<usize>>> {
     let before = mistakes.len();
     let mut refuse = |message: String, help: &str| {
