@@ -30,7 +30,7 @@ use tombolo_fabric::{VerbsProvider, shm::Shm};
 
 use crate::control::{Control, History, Sources};
 use crate::identity::{NodeIdentity, pki};
-use crate::topology::{self, Diagnosis, Options};
+use crate::topology::{self, Diagnosis, Options, TopologyFile};
 use crate::world::{World, WorldOptions};
 use tombolo_actors::identity::IdentityError;
 
@@ -108,43 +108,34 @@ pub struct Federation {
     emulate: bool,
 }
 
-/// Where a topology comes from.
-pub(crate) enum Source {
-    Path(PathBuf),
-    Text {
-        name: String,
-        text: String,
-        folder: PathBuf,
-    },
-}
+/// Where a topology comes from: read once, judged as often as more is known of the program that uses it.
+pub(crate) struct Source(TopologyFile);
 
 impl Source {
+    /// Reads a file.
+    pub(crate) fn read(path: &Path) -> Result<Self, Diagnosis> {
+        topology::read(path).map(Source)
+    }
+
     /// Text whose relative paths resolve against `folder`.
     pub(crate) fn text(text: &str, folder: impl AsRef<Path>) -> Self {
-        Source::Text {
+        Source(TopologyFile {
             name: "topology".to_owned(),
             text: text.to_owned(),
             folder: folder.as_ref().to_owned(),
-        }
+            is_pipe: false,
+        })
     }
 
-    /// Reads and checks it.
+    /// Checks it.
     pub(crate) fn load(&self, options: &Options) -> Result<Plan, Diagnosis> {
-        match self {
-            Source::Path(path) => topology::load_with(path, options),
-            Source::Text { name, text, folder } => {
-                topology::parse_with(name, text, folder, options)
-            }
-        }
+        let file = &self.0;
+        topology::parse_with(&file.name, &file.text, &file.folder, options)
     }
 
     /// The rule that the file names, so that it may be registered after the file was read.
     pub(crate) fn named_rule(&self) -> Vec<String> {
-        let text = match self {
-            Source::Path(path) => std::fs::read_to_string(path).unwrap_or_default(),
-            Source::Text { text, .. } => text.clone(),
-        };
-        let table = text.parse::<toml::Table>().ok();
+        let table = self.0.text.parse::<toml::Table>().ok();
         let kind = table
             .as_ref()
             .and_then(|table| table.get("aggregator")?.get("kind")?.as_str());
@@ -158,7 +149,7 @@ impl Federation {
     /// # Errors
     /// [`FederationError::Topology`] with every mistake.
     pub fn from_path(path: impl AsRef<Path>) -> Result<Self, FederationError> {
-        Self::from_source(Source::Path(path.as_ref().to_owned()))
+        Self::from_source(Source::read(path.as_ref())?)
     }
 
     /// Reads a topology from text. Relative paths in it resolve against `folder`.
@@ -180,6 +171,12 @@ impl Federation {
     /// The plan as it stands.
     pub fn plan(&self) -> &Plan {
         &self.blueprint.plan
+    }
+
+    /// The text of a topology that came through a pipe, so that no other process can read it there.
+    pub fn piped(&self) -> Option<&str> {
+        let file = &self.source.0;
+        file.is_pipe.then_some(file.text.as_str())
     }
 
     /// Trains with trainers of your own instead of the built-in model.

@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bounded;
 pub mod control;
 pub mod federation;
 pub mod identity;

@@ -134,7 +134,7 @@ impl Simulation {
     /// # Errors
     /// [`SimulationError::Topology`] with every mistake.
     pub fn from_path(path: impl AsRef<Path>) -> Result<Self, SimulationError> {
-        Self::from_source(Source::Path(path.as_ref().to_owned()))
+        Self::from_source(Source::read(path.as_ref())?)
     }
 
     /// Reads a topology from text. Files that it names resolve against the current folder.

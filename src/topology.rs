@@ -3,8 +3,7 @@
 //! `keys` says which keys there are; `reader` takes values along those tables; `build` judges what needs several values and makes the plan;
 //! `syntax` speaks where the text is not TOML; `diagnosis` tells all of it. The JSON schema for editors comes from the same tables.
 
-use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tombolo_core::plan::Plan;
 use toml::de::DeTable;
@@ -27,7 +26,8 @@ pub use hash::config_hash;
 pub use schema::schema;
 pub use template::{NewError, template, write_new};
 
-use diagnosis::Mistake;
+use crate::bounded::{self, ReadError};
+use diagnosis::{Mistake, Mistakes};
 
 /// Most nodes of a federation: every node holds state for each of its peers.
 pub const NODES_MAX: usize = 1024;
@@ -37,6 +37,9 @@ pub const DOMAINS_MAX: usize = 256;
 
 /// The largest topology file, far above what that many nodes need.
 pub const FILE_BYTES_MAX: usize = 4 << 20;
+
+/// What to do about a file that is more than a topology can be.
+const TOO_MUCH: &str = "a topology of 1024 nodes needs far less: is it the right file?";
 
 /// What the program that reads a file brings along.
 #[derive(Debug, Clone, Default)]
@@ -60,34 +63,74 @@ pub fn load(path: &Path) -> Result<Plan, Diagnosis> {
 ///
 /// As [`load`].
 pub fn load_with(path: &Path, options: &Options) -> Result<Plan, Diagnosis> {
-    let name = path.display().to_string();
-    let refuse =
-        |why: String, help: &str| Diagnosis::new(&name, "", vec![Mistake::of_file(why).help(help)]);
-    let full = std::path::absolute(path).map_err(|error| {
-        refuse(
-            format!("the path cannot be resolved: {error}"),
-            "name a file",
-        )
-    })?;
-    let shown = full.display();
-    let mut bytes = Vec::new();
-    std::fs::File::open(&full)
-        .and_then(|file| file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes))
-        .map_err(|error| {
-            refuse(
-                format!("the topology {shown} cannot be read: {error}"),
-                "name an existing file, or make one with `tombolo new DIR`",
-            )
-        })?;
+    let file = read(path)?;
+    parse_with(&file.name, &file.text, &file.folder, options)
+}
+
+/// A topology file that was read, once: a pipe gives its text only once.
+#[derive(Debug, Clone)]
+pub(crate) struct TopologyFile {
+    /// For messages: its full path.
+    pub name: String,
+    /// What it says.
+    pub text: String,
+    /// Relative paths in it start here: the folder of a file; for a pipe, which lies in none, the current folder.
+    pub folder: PathBuf,
+    /// Whether it is a pipe or the like rather than a file, so that no other process finds it under its name.
+    pub is_pipe: bool,
+}
+
+/// Reads a topology file without judging it.
+///
+/// # Errors
+///
+/// Why it cannot be read, with its full path.
+pub(crate) fn read(path: &Path) -> Result<TopologyFile, Diagnosis> {
+    let full = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let name = full.display().to_string();
+    let refuse = |why: String, help: &str| {
+        let message = format!("the topology {name} {why}");
+        Diagnosis::new(&name, "", Mistake::of_file(message).help(help))
+    };
+    let unread = |error: ReadError| {
+        let help = match error {
+            ReadError::TooLarge(_) => TOO_MUCH,
+            _ => "name an existing file, or make one with `tombolo new DIR`",
+        };
+        refuse(error.to_string(), help)
+    };
+    let opened = bounded::open(&full).and_then(|file| {
+        let is_pipe = is_descriptor(&full) || !file.metadata()?.is_file();
+        let folder = match full.parent() {
+            Some(folder) if !is_pipe => folder.to_owned(),
+            _ => std::env::current_dir()?,
+        };
+        Ok((file, folder, is_pipe))
+    });
+    let (file, folder, is_pipe) = opened.map_err(|error| unread(error.into()))?;
+    let bytes = bounded::read_open(&file, FILE_BYTES_MAX).map_err(unread)?;
+    if is_pipe && bytes.is_empty() {
+        let why = "is a pipe, and nothing came out of it".to_owned();
+        return Err(refuse(why, "look at what the command behind it says"));
+    }
     let text = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        refuse(
-            format!("the topology {shown} is not UTF-8 text: byte {at} is not part of a character"),
-            "save the file as UTF-8",
-        )
+        let why = format!("is not UTF-8 text: byte {at} is not part of a character");
+        refuse(why, "save the file as UTF-8")
     })?;
-    let folder = full.parent().unwrap_or(Path::new("/"));
-    parse_with(&name, &text, folder, options)
+    Ok(TopologyFile {
+        name,
+        text,
+        folder,
+        is_pipe,
+    })
+}
+
+/// Whether a path names what this process has open already, wherever that lies.
+fn is_descriptor(path: &Path) -> bool {
+    ["/dev/stdin", "/dev/fd", "/proc"]
+        .iter()
+        .any(|folder| path.starts_with(folder))
 }
 
 /// Checks the text of a topology file. Relative paths in it resolve against `folder`; `name` is for messages.
@@ -112,36 +155,35 @@ pub fn parse_with(
 ) -> Result<Plan, Diagnosis> {
     if text.len() > FILE_BYTES_MAX {
         let message = format!("the file is larger than {FILE_BYTES_MAX} bytes");
-        let help = "a topology of 1024 nodes needs far less: is it the right file?";
         return Err(Diagnosis::new(
             name,
             "",
-            vec![Mistake::of_file(message).help(help)],
+            Mistake::of_file(message).help(TOO_MUCH),
         ));
     }
-    let (root, errors) = DeTable::parse_recoverable(text);
+    let cut = syntax::cut(text).map_err(|mistake| Diagnosis::new(name, "", mistake))?;
+    let (root, errors) = DeTable::parse_recoverable(&text[..cut.unwrap_or(text.len())]);
     let lines = diagnosis::Lines::new(text);
     let syntax = syntax::mistakes(text, &lines, &errors);
     let mut reader = reader::Reader {
         registered: &options.registered,
         holes: syntax.holes,
-        mistakes: Vec::new(),
+        mistakes: Mistakes::default(),
     };
     let file = reader.file(root.get_ref());
     let mut mistakes = reader.mistakes;
     if syntax.holes {
         // What stands on an unreadable line was said already, and what is missing may stand there.
         let line = |mistake: &Mistake| mistake.start().map(|at| lines.line(at));
-        let broken: std::collections::BTreeSet<_> = syntax.mistakes.iter().map(line).collect();
         mistakes.retain(|mistake| {
             let lost = mistake.start().is_some_and(|at| at >= syntax.lost_from);
-            !lost && !broken.contains(&line(mistake))
+            !lost && !line(mistake).is_some_and(|line| syntax.lines.contains(&line))
         });
     }
     let required = file.find("federation").is_some() && file.find("domain").is_some();
     mistakes.extend(syntax.mistakes);
     if !required || syntax.holes {
-        return Err(Diagnosis::new(name, text, mistakes));
+        return Err(Diagnosis::new(name, text, mistakes).unread(text, cut));
     }
     build::plan(&file, folder, mistakes).map_err(|mistakes| Diagnosis::new(name, text, mistakes))
 }

@@ -11,6 +11,7 @@ use tombolo_core::fold;
 use tombolo_core::gateway::Gather;
 use tombolo_core::ids::NodeId;
 use tombolo_core::tensor::Hash;
+use tombolo_core::text::Text;
 use tombolo_core::wire::{
     CHUNK_ELEMENTS, Fold, Folded, Measure, Measured, ModelRef, REGION_HEADER_BYTES, RegionHeader,
     RegionRef, SliceMeasure,
@@ -137,7 +138,7 @@ impl Bench {
             round: measure.round,
             node: measure.node,
             key: measure.region.key,
-            result,
+            result: result.map_err(Text::from),
         }
     }
 
@@ -175,7 +176,7 @@ impl Bench {
             round: fold.round,
             attempt: fold.attempt,
             slices: fold.slices,
-            result,
+            result: result.map_err(|(node, reason)| (node, reason.into())),
         }
     }
 

@@ -22,6 +22,7 @@ use tombolo_core::fold::{self, ByteFold};
 use tombolo_core::ids::{DomainId, NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome as Step};
 use tombolo_core::tensor::{Hash, Layout};
+use tombolo_core::text::clip;
 use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trainer;
 use tombolo_core::view::View;
@@ -484,7 +485,7 @@ impl Coordinator {
                 accuracy: 0.0,
                 loss: 0.0,
                 model_hash: Hash::default(),
-                reason,
+                reason: clip(reason),
                 wall_s: 0.0,
             }));
     }

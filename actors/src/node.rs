@@ -29,6 +29,7 @@ use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::member::{self, Member};
 use tombolo_core::membership::Word;
 use tombolo_core::tensor::{Hash, Layout};
+use tombolo_core::text::clip;
 use tombolo_core::view::Seen;
 use tombolo_core::wire::{Commit, Control};
 
@@ -164,7 +165,7 @@ impl Node {
                 Err(reason) => node.setup.stage.report(Event::TrainingFailed {
                     node: node.me().clone(),
                     round: 0,
-                    reason,
+                    reason: clip(reason),
                 }),
             }
         });
@@ -247,7 +248,7 @@ impl Node {
             (Part::Member, Control::Rejoin) => self.step_member(cx, member::Message::GatewayUp),
             (Part::Member, Control::Leave { reason }) => {
                 // The links still carry what was said last; whoever owns the node ends it.
-                let _ = self.setup.left.send(Some(reason));
+                let _ = self.setup.left.send(Some(reason.into()));
             }
             (Part::Fabric | Part::Member | Part::View, _) => {}
         }

@@ -25,6 +25,7 @@ use crate::env::{Class, Env};
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
+use tombolo_core::text::clip;
 
 /// Messages in a mailbox at once: enough to keep an actor busy while its queue is refilled, few enough that handling all of them does not
 /// make a timer on the same thread late.
@@ -481,13 +482,13 @@ async fn live<A: Actor>(
     }
 }
 
-/// What a panic said.
+/// What a panic said, cut to what can travel.
 pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic
         .downcast_ref::<String>()
         .map(String::as_str)
         .or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("a panic without a text").to_owned()
+    clip(text.unwrap_or("a panic without a text"))
 }
 
 /// The actors alive now, by type: what the census test counts and `status` shows.

@@ -19,6 +19,7 @@ use crate::machine::{Context, Machine};
 use crate::membership::{Membership, Word};
 use crate::plan::{Deadline, Plan};
 use crate::tensor::{Hash, Layout};
+use crate::text::{Text, clip};
 use crate::time::Micros;
 use crate::view::View;
 use crate::wire::{Answer, Commit, Contribution, Control, DomainJoin, Open};
@@ -396,7 +397,7 @@ impl Coordinator {
                 node,
                 reason,
             } if round == current.round && ours(&node) => {
-                current.failed.insert(node, reason);
+                current.failed.insert(node, reason.into());
             }
             Control::Unreachable { round, node, .. } if round == current.round && ours(&node) => {
                 current.unreachable.insert(node);
@@ -409,12 +410,13 @@ impl Coordinator {
 
     fn on_join(&mut self, cx: &mut Context<'_, Effect>, domain: DomainId, join: DomainJoin) {
         if let Some(difference) = self.layout.difference(&join.layout) {
-            let reason =
-                format!("domain {domain} trains another model than the coordinator: {difference}");
+            let reason = Text::from(format!(
+                "domain {domain} trains another model than the coordinator: {difference}"
+            ));
             cx.report(Event::DomainDropped {
                 round: 0,
                 domain: domain.clone(),
-                reason: reason.clone(),
+                reason: reason.to_string(),
             });
             if let Some(entry) = self.domains.get_mut(&domain) {
                 entry.joined = false;
@@ -453,7 +455,7 @@ impl Coordinator {
         match &self.ending {
             None => self.tell_open(cx, &domain),
             Some(ending) if ending.done => {
-                let reason = ending.reason.clone();
+                let reason = ending.reason.as_str().into();
                 return cx.effect(Effect::Tell(domain, Control::Finish { reason }));
             }
             Some(_) => {}
@@ -527,7 +529,7 @@ impl Coordinator {
                 domain: domain.clone(),
                 reason: reason.clone(),
             });
-            answer(cx, Answer::Refused(reason.clone()));
+            answer(cx, Answer::Refused(reason.as_str().into()));
             current.dropped.insert(domain, reason);
             return self.check(cx);
         }
@@ -578,7 +580,7 @@ impl Coordinator {
                 if !current.noted.contains_key(&domain) {
                     current.dropped.insert(domain.clone(), reason.clone());
                 }
-                Answer::Refused(reason)
+                Answer::Refused(reason.into())
             }
         };
         cx.effect(Effect::Tell(
@@ -640,7 +642,10 @@ impl Machine for Coordinator {
                 });
                 match result {
                     Err(reason) => self.abort(cx, reason),
-                    Ok(weights) => {
+                    Ok(mut weights) => {
+                        for weight in &mut weights {
+                            weight.reason = clip(std::mem::take(&mut weight.reason));
+                        }
                         current.phase = Phase::Contributions;
                         let nodes = weights
                             .iter()

@@ -16,6 +16,7 @@ use crate::ids::{Attempt, DomainId, NodeId, Round};
 use crate::machine::{Context, Machine};
 use crate::membership::Word;
 use crate::tensor::{Hash, Layout};
+use crate::text::Text;
 use crate::view::View;
 use crate::wire::{
     Commit, Contribution, Control, DomainJoin, Exported, Join, ModelRef, Open, RegionRef,
@@ -104,7 +105,7 @@ pub struct Gateway {
     obtaining: Option<(Round, Option<Hash>, Hash)>,
     obtain_tries: u32,
     adopt_tries: BTreeMap<NodeId, u32>,
-    finished: Option<String>,
+    finished: Option<Text>,
     present: BTreeSet<NodeId>,
     silent: BTreeSet<NodeId>,
     holds: BTreeMap<NodeId, (Round, Hash)>,
@@ -497,7 +498,7 @@ impl Gateway {
                 }
                 self.current = None;
                 self.finished = Some(reason.clone());
-                cx.effect(Effect::Finished(reason));
+                cx.effect(Effect::Finished(reason.into()));
             }
             // Not a coordinator's words; the link's authorization has refused them before.
             _ => {}
@@ -515,14 +516,14 @@ impl Gateway {
                 hash,
             }) => {
                 if let Some(difference) = self.layout.difference(&layout) {
-                    let reason = format!(
+                    let reason = Text::from(format!(
                         "{node} trains another model than {}: {difference}",
                         self.domain
-                    );
+                    ));
                     cx.report(Event::UpdateRefused {
                         round,
                         node: node.clone(),
-                        reason: reason.clone(),
+                        reason: reason.to_string(),
                     });
                     return cx.effect(Effect::Member(node, Control::Leave { reason }));
                 }
@@ -623,7 +624,7 @@ impl Gateway {
             cx.effect(Effect::Tell(Control::Unreachable {
                 round: open.round,
                 node: node.clone(),
-                reason: format!("its domain could not get the model: {reason}"),
+                reason: format!("its domain could not get the model: {reason}").into(),
             }));
         }
     }
@@ -691,7 +692,7 @@ impl Machine for Gateway {
                         .as_ref()
                         .is_some_and(|mine| mine.members.contains(&node));
                     if current.open.cohort.contains(&node) && !counted {
-                        let reason = "no sign of life".to_owned();
+                        let reason = "no sign of life".into();
                         cx.effect(Effect::Tell(Control::Unreachable {
                             round,
                             node,

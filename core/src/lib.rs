@@ -7,6 +7,7 @@
 //! * [`ids`], [`time`]: names of nodes and rounds, the monotonic clock's unit.
 //! * [`plan`]: a checked topology, the only configuration the machines know.
 //! * [`tensor`]: named tensors on one flat `f32` slice.
+//! * [`text`]: texts of others, cut to what can travel.
 //! * [`event`]: past facts, from which logs, reports and the command line are derived.
 //! * [`machine`]: the form that every state machine has.
 //! * [`aggregate`], [`outer`], [`fold`]: the mathematics of a round.
@@ -36,6 +37,7 @@ pub mod outer;
 pub mod plan;
 pub mod rng;
 pub mod tensor;
+pub mod text;
 pub mod time;
 pub mod trainer;
 pub mod view;

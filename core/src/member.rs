@@ -7,6 +7,7 @@ use crate::event::Event;
 use crate::ids::{NodeId, Round};
 use crate::machine::{Context, Machine};
 use crate::tensor::{Hash, Layout};
+use crate::text::Text;
 use crate::trainer::Trained;
 use crate::wire::{Control, Exported, Join, ModelRef, RegionRef, Train};
 
@@ -190,6 +191,7 @@ impl Machine for Member {
                     Err(reason) => {
                         // The gateway is told and sends the order again if it still stands; trying on our own could loop.
                         let round = self.train.take().map_or(model.round, |train| train.round);
+                        let reason = reason.into();
                         cx.effect(Effect::Tell(Control::Failed { round, reason }));
                     }
                 }
@@ -218,11 +220,11 @@ impl Machine for Member {
                         cx.effect(Effect::Tell(Control::Exported(exported)));
                     }
                     (Some(_), Err(reason)) => {
-                        let node = self.node.clone();
+                        let (node, reason) = (self.node.clone(), Text::from(reason));
                         cx.report(Event::TrainingFailed {
                             node,
                             round,
-                            reason: reason.clone(),
+                            reason: reason.to_string(),
                         });
                         cx.effect(Effect::Tell(Control::Failed { round, reason }));
                     }

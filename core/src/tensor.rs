@@ -2,8 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::wire::CONTROL_BYTES_MAX;
+
 /// The most elements in a model (8 TiB of `f32`): a bound on what a peer may make us allocate.
 pub const ELEMENTS_MAX: u64 = 1 << 41;
+
+/// The most bytes of names and shapes: a layout travels in one message, beside the names of a domain's members.
+pub const DESCRIPTION_BYTES_MAX: usize = CONTROL_BYTES_MAX - (256 << 10);
 
 /// One tensor's place in the flat slice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +46,16 @@ pub enum LayoutError {
         /// The first tensor that does not fit.
         name: String,
     },
+    /// What describes the tensors does not fit into a message.
+    #[error(
+        "names and shapes of {tensors} tensors take {bytes} bytes, at most {DESCRIPTION_BYTES_MAX} can travel; give them shorter names, or join small ones"
+    )]
+    Lengthy {
+        /// How many.
+        tensors: usize,
+        /// What they take.
+        bytes: usize,
+    },
 }
 
 /// Where every tensor of a model lies. Tensors are ordered by name, without gaps, so that equal sets of (name, shape) give equal layouts.
@@ -54,7 +69,7 @@ impl Layout {
     /// Lays the tensors out in order of their names.
     ///
     /// # Errors
-    /// A repeated name, or more than [`ELEMENTS_MAX`] elements.
+    /// A repeated name, more than [`ELEMENTS_MAX`] elements, or names and shapes of more than [`DESCRIPTION_BYTES_MAX`] bytes.
     pub fn new<N: Into<String>>(
         tensors: impl IntoIterator<Item = (N, Vec<usize>)>,
     ) -> Result<Self, LayoutError> {
@@ -62,6 +77,14 @@ impl Layout {
             .into_iter()
             .map(|(name, shape)| (name.into(), shape))
             .collect();
+        let bytes = named
+            .iter()
+            .map(|(name, shape)| described(name, shape))
+            .sum();
+        if bytes > DESCRIPTION_BYTES_MAX {
+            let tensors = named.len();
+            return Err(LayoutError::Lengthy { tensors, bytes });
+        }
         named.sort();
         if let Some(pair) = named.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return Err(LayoutError::Repeated(pair[0].0.clone()));
@@ -138,6 +161,11 @@ impl Layout {
             extra.name, extra.shape
         ))
     }
+}
+
+/// The bytes of a tensor's name, shape and place in a message: their lengths and numbers take eight each.
+fn described(name: &str, shape: &[usize]) -> usize {
+    name.len() + 8 * (shape.len() + 3)
 }
 
 /// The elements as they travel: little-endian bytes, without a copy.
@@ -219,6 +247,7 @@ impl std::fmt::Debug for Hash {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{Control, DomainJoin, codec};
 
     #[test]
     fn tensors_are_laid_out_by_name_whatever_the_order_given() {
@@ -242,6 +271,24 @@ mod tests {
                 Err(LayoutError::TooLarge { .. })
             ));
         }
+    }
+
+    #[test]
+    fn names_that_do_not_fit_into_a_message_are_refused_and_the_longest_that_do_travel() {
+        let name = "x".repeat(DESCRIPTION_BYTES_MAX - 5 * 8);
+        let layout = Layout::new([(name.clone(), vec![1, 1])]).unwrap();
+        let members = (0..1024).map(|node| format!("{0:x<32}/{node:0>32}", "d"));
+        let join = Control::DomainJoin(DomainJoin {
+            layout,
+            round: 0,
+            hash: Hash::default(),
+            members: members.map(|name| name.parse().unwrap()).collect(),
+        });
+        codec::encode(&join).unwrap();
+        assert!(matches!(
+            Layout::new([(name + "x", vec![1, 1])]),
+            Err(LayoutError::Lengthy { tensors: 1, .. })
+        ));
     }
 
     #[test]

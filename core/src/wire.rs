@@ -15,6 +15,7 @@ use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::membership::Word;
 use crate::plan::SyncEvery;
 use crate::tensor::{Hash, Layout};
+use crate::text::Text;
 use crate::view::View;
 
 pub use codec::DecodeError;
@@ -193,7 +194,7 @@ pub struct Measured {
     /// The region that was read, so that an answer about an earlier region is told apart.
     pub key: u64,
     /// The slices, or why they could not be read.
-    pub result: Result<Vec<SliceMeasure>, String>,
+    pub result: Result<Vec<SliceMeasure>, Text>,
 }
 
 /// One term of a fold.
@@ -245,7 +246,7 @@ pub struct Folded {
     /// Which slices.
     pub slices: Vec<u32>,
     /// Where the results lie, or whose update is to blame and why.
-    pub result: Result<RegionRef, (NodeId, String)>,
+    pub result: Result<RegionRef, (NodeId, Text)>,
 }
 
 /// A domain's contribution, announced before a byte of it travels.
@@ -290,7 +291,7 @@ pub enum Answer {
     /// The round does not accept any more.
     Late,
     /// Not acceptable, and why.
-    Refused(String),
+    Refused(Text),
 }
 
 /// A round's outcome is recorded; from the coordinator to every gateway.
@@ -335,7 +336,7 @@ pub enum Control {
     },
     Missing {
         tag: u64,
-        reason: String,
+        reason: Text,
     },
     Endpoint(Vec<u8>),
 
@@ -359,10 +360,10 @@ pub enum Control {
     Commit(Commit),
     Abort {
         round: Round,
-        reason: String,
+        reason: Text,
     },
     Finish {
-        reason: String,
+        reason: Text,
     },
 
     // Gateway to coordinator.
@@ -375,12 +376,12 @@ pub enum Control {
     TrainingFailed {
         round: Round,
         node: NodeId,
-        reason: String,
+        reason: Text,
     },
     Unreachable {
         round: Round,
         node: NodeId,
-        reason: String,
+        reason: Text,
     },
     Contribute(Contribution),
     Adopted {
@@ -401,10 +402,10 @@ pub enum Control {
     Adopt(ModelRef),
     Drop {
         round: Round,
-        reason: String,
+        reason: Text,
     },
     Leave {
-        reason: String,
+        reason: Text,
     },
 
     // Member to gateway.
@@ -412,7 +413,7 @@ pub enum Control {
     Exported(Exported),
     Failed {
         round: Round,
-        reason: String,
+        reason: Text,
     },
     Measured(Measured),
     Folded(Folded),

@@ -8,11 +8,12 @@ use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -53,6 +54,8 @@ struct Family<'a> {
     /// By node: hands signals to the task that owns the process.
     children: Vec<(NodeId, mpsc::Sender<Signal>)>,
     exits: JoinSet<(NodeId, io::Result<ExitStatus>)>,
+    /// Hand the topology to the children; end with them.
+    feeds: JoinSet<()>,
     lines: Option<Lines<BufReader<ChildStdout>>>,
 }
 
@@ -73,6 +76,12 @@ impl<'a> Family<'a> {
     ) -> io::Result<Self> {
         let plan = federation.plan();
         let program = std::env::current_exe()?;
+        // What came through a pipe is gone: the children get it through pipes of their own.
+        let piped: Option<Arc<str>> = federation.piped().map(Arc::from);
+        let (file, stdin): (_, fn() -> Stdio) = match piped {
+            Some(_) => (Path::new("/dev/stdin"), Stdio::piped),
+            None => (file, Stdio::null),
+        };
         let mut family = Family {
             common,
             coordinator: plan.coordinator.clone(),
@@ -80,6 +89,7 @@ impl<'a> Family<'a> {
             finished: None,
             children: Vec::new(),
             exits: JoinSet::new(),
+            feeds: JoinSet::new(),
             lines: None,
         };
         for node in plan.nodes() {
@@ -89,7 +99,7 @@ impl<'a> Family<'a> {
                 .arg("--child-of")
                 .arg(std::process::id().to_string())
                 .arg(option("--state", &plan.checkpoint.folder))
-                .stdin(Stdio::null())
+                .stdin(stdin())
                 .stdout(Stdio::null())
                 .stderr(Stdio::inherit())
                 .kill_on_drop(true)
@@ -110,6 +120,9 @@ impl<'a> Family<'a> {
             })?;
             if let Some(out) = child.stdout.take() {
                 family.lines = Some(BufReader::new(out).lines());
+            }
+            if let (Some(pipe), Some(text)) = (child.stdin.take(), &piped) {
+                family.feeds.spawn(feed(pipe, text.clone()));
             }
             let (sender, signals) = mpsc::channel(SIGNALS_MAX);
             family.exits.spawn(own(node.id.clone(), child, signals));
@@ -277,6 +290,11 @@ async fn own(
             }
         }
     }
+}
+
+/// Writes the topology into a child's pipe and closes it. A child that does not read it says why by itself.
+async fn feed(mut pipe: ChildStdin, text: Arc<str>) {
+    let _ = pipe.write_all(text.as_bytes()).await;
 }
 
 fn words(status: &io::Result<ExitStatus>) -> String {

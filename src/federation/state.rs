@@ -7,11 +7,15 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::Report;
+use crate::bounded::{self, ReadError};
 use tombolo_core::tensor::Hash;
 
 const RUN: &str = "run.json";
 const LOCK: &str = "run.lock";
 const FORMAT: u32 = 1;
+
+/// The largest `run.json`: far above what is written.
+const RUN_BYTES_MAX: usize = 1 << 20;
 
 /// A state folder that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -145,14 +149,23 @@ fn take(
         Err(TryLockError::Error(error)) => return Err(failed("lock", &lock_path)(error)),
     }
     let path = folder.join(RUN);
-    let run: Run = match fs::read(&path) {
+    let run: Run = match bounded::read(&path, RUN_BYTES_MAX) {
         Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| StateError::Files {
             action: "understand",
             path: path.clone(),
             reason: error.to_string(),
         })?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((folder, lock, None)),
-        Err(error) => return Err(failed("read", &path)(error)),
+        Err(ReadError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok((folder, lock, None));
+        }
+        Err(ReadError::Io(error)) => return Err(failed("read", &path)(error)),
+        Err(error) => {
+            return Err(StateError::Files {
+                action: "read",
+                path,
+                reason: format!("it {error}"),
+            });
+        }
     };
     if !resume {
         return Err(StateError::Occupied(folder));

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File, Permissions};
-use std::io::{self, Read, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,8 +18,10 @@ use tombolo_core::ids::DomainId;
 use tombolo_core::plan::DomainPlan;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::bounded::{self, ReadError};
+
 /// The largest file read: some dozens of certificates.
-const FILE_LENGTH_MAX: u64 = 64 * 1024;
+const FILE_LENGTH_MAX: usize = 64 * 1024;
 
 /// The most roots of one domain: the present one, the next one, and room.
 const ROOTS_MAX: usize = 8;
@@ -224,7 +226,7 @@ fn read(
     access: Access,
     missing: impl FnOnce() -> MaterialFault,
 ) -> Result<Vec<u8>, IdentityError> {
-    let file = match File::open(path) {
+    let file = match bounded::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(material(path, missing()));
         }
@@ -250,20 +252,13 @@ fn read(
             },
         ));
     }
-    let mut bytes = Vec::new();
-    file.take(FILE_LENGTH_MAX + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| files_fault("read", path, error))?;
-    if bytes.len() as u64 > FILE_LENGTH_MAX {
-        return Err(material(
-            path,
-            MaterialFault::Malformed {
-                expected: format!("at most {FILE_LENGTH_MAX} bytes"),
-                found: "more".into(),
-            },
-        ));
-    }
-    Ok(bytes)
+    bounded::read_open(&file, FILE_LENGTH_MAX).map_err(|error| match error {
+        ReadError::Io(error) => files_fault("read", path, error),
+        ReadError::TooLarge(_) => {
+            malformed(path, format!("at most {FILE_LENGTH_MAX} bytes"), "more")
+        }
+        ReadError::Silent(_) => malformed(path, "a file".into(), "a silent pipe"),
+    })
 }
 
 /// All certificates of a PEM file.
@@ -336,6 +331,11 @@ fn mismatch(key: &Path, certificate: &Path) -> IdentityError {
             certificate: certificate.to_owned(),
         },
     )
+}
+
+fn malformed(path: &Path, expected: String, found: &str) -> IdentityError {
+    let found = found.to_owned();
+    material(path, MaterialFault::Malformed { expected, found })
 }
 
 /// Says nothing of what was found: it may be a key after all.

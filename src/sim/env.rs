@@ -13,6 +13,7 @@ use tokio::task::coop::cooperative;
 use tombolo_actors::env::{
     Bound, Class, Env, Files, LocalFuture, OffloadPanicked, SendFuture, Work,
 };
+use tombolo_actors::shell::panic_text;
 use tombolo_core::ids::NodeId;
 use tombolo_core::rng::Rng;
 use tombolo_core::time::Micros;
@@ -21,7 +22,6 @@ use super::files::{DiskOfLife, MemoryFiles};
 use super::network::{self, Network};
 use super::socket::{SimRuntime, SimSocket, Timer};
 use super::{Shared, nanos};
-use crate::world::offload::message_of;
 use crate::world::scope::Scope;
 
 /// The wall clock at the start: 2026-01-01 00:00:00 UTC.
@@ -176,7 +176,7 @@ impl Env for SimEnv {
             let result = std::panic::catch_unwind(AssertUnwindSafe(task));
             let at = network.now().saturating_add(nanos(duration));
             cooperative(Timer::new(network, at)).await;
-            result.map_err(|panic| OffloadPanicked(message_of(panic.as_ref())))
+            result.map_err(|panic| OffloadPanicked(panic_text(panic.as_ref())))
         })
     }
 

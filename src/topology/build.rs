@@ -7,7 +7,7 @@ use tombolo_core::plan::{
     Order, OuterKind, OuterPlan, Plan, SecurityPlan, SyncEvery, TrainerKind,
 };
 
-use super::diagnosis::Mistake;
+use super::diagnosis::{Mistake, Mistakes};
 use super::reader::nearest;
 use super::units::show_duration;
 use super::value::{Section, Value};
@@ -29,8 +29,8 @@ const SUGGESTIONS_MAX: usize = 100;
 pub(super) fn plan(
     file: &Section,
     folder: &Path,
-    mut mistakes: Vec<Mistake>,
-) -> Result<Plan, Vec<Mistake>> {
+    mut mistakes: Mistakes,
+) -> Result<Plan, Mistakes> {
     let domains = domains::collect(file, &mut mistakes);
     addresses::check(&domains.list, &mut mistakes);
     let coordinator = rounds::coordinator(file, &domains, &mut mistakes);
@@ -69,7 +69,7 @@ fn model(
     file: &Section,
     folder: &Path,
     domains: &Domains<'_>,
-    mistakes: &mut Vec<Mistake>,
+    mistakes: &mut Mistakes,
 ) -> Option<ModelPlan> {
     let section = file.section("model");
     let trainer = match section.word("trainer") {
@@ -134,7 +134,7 @@ fn outer(section: &Section) -> OuterPlan {
     }
 }
 
-fn heartbeat(section: &Section, mistakes: &mut Vec<Mistake>) -> HeartbeatPlan {
+fn heartbeat(section: &Section, mistakes: &mut Mistakes) -> HeartbeatPlan {
     let retry = section
         .list("retry")
         .iter()
@@ -151,7 +151,7 @@ fn heartbeat(section: &Section, mistakes: &mut Vec<Mistake>) -> HeartbeatPlan {
     }
 }
 
-fn cooldown(section: &Section, mistakes: &mut Vec<Mistake>) -> Cooldown {
+fn cooldown(section: &Section, mistakes: &mut Mistakes) -> Cooldown {
     let (first, cap) = (section.duration("first"), section.duration("cap"));
     if first > cap && !section.is_wrong("first") && !section.is_wrong("cap") {
         let (first, cap) = (show_duration(first), show_duration(cap));
@@ -177,7 +177,7 @@ fn checkpoint(section: &Section, folder: &Path) -> CheckpointPlan {
 
 /// What to do about a name that is not there: take the one that was meant, or what else may be done.
 fn did_you_mean<'a>(
-    mistakes: &[Mistake],
+    mistakes: &Mistakes,
     given: &str,
     candidates: impl IntoIterator<Item = &'a str>,
     else_do: &str,

@@ -73,6 +73,59 @@ impl Mistake {
     }
 }
 
+/// What was found so far: all are counted, and of a flood the first in the file are kept.
+#[derive(Debug, Default)]
+pub(super) struct Mistakes {
+    kept: Vec<Mistake>,
+    dropped: usize,
+}
+
+impl Mistakes {
+    pub(super) fn push(&mut self, mistake: Mistake) {
+        self.kept.push(mistake);
+        if self.kept.len() >= 8 * MISTAKES_MAX {
+            self.shorten();
+        }
+    }
+
+    /// How many were found.
+    pub(super) fn len(&self) -> usize {
+        self.kept.len() + self.dropped
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes back those for which `stays` does not hold.
+    pub(super) fn retain(&mut self, stays: impl FnMut(&Mistake) -> bool) {
+        self.kept.retain(stays);
+    }
+
+    /// Takes in what else was found.
+    pub(super) fn extend(&mut self, more: Mistakes) {
+        self.dropped += more.dropped;
+        more.kept.into_iter().for_each(|mistake| self.push(mistake));
+    }
+
+    /// The first ones in file order, each once.
+    fn shorten(&mut self) {
+        self.kept.sort_by_key(Mistake::start);
+        self.kept.dedup();
+        self.dropped += self.kept.len().saturating_sub(MISTAKES_MAX);
+        self.kept.truncate(MISTAKES_MAX);
+    }
+}
+
+impl From<Mistake> for Mistakes {
+    fn from(mistake: Mistake) -> Self {
+        Mistakes {
+            kept: vec![mistake],
+            dropped: 0,
+        }
+    }
+}
+
 /// One mistake with its place, for those who do not print with miette.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
@@ -92,16 +145,17 @@ pub struct Diagnosis {
     mistakes: Vec<Told>,
     parts: Vec<Part>,
     untold: usize,
+    /// The line, from 1, after which the file was not read.
+    unread: Option<usize>,
 }
 
 impl Diagnosis {
-    pub(super) fn new(name: &str, text: &str, mut mistakes: Vec<Mistake>) -> Self {
+    pub(super) fn new(name: &str, text: &str, mistakes: impl Into<Mistakes>) -> Self {
+        let mut mistakes = mistakes.into();
         debug_assert!(!mistakes.is_empty(), "a diagnosis has a mistake");
+        mistakes.shorten();
+        let (mut mistakes, untold) = (mistakes.kept, mistakes.dropped);
         let lines = Lines::new(text);
-        mistakes.sort_by_key(Mistake::start);
-        mistakes.dedup();
-        let untold = mistakes.len().saturating_sub(MISTAKES_MAX);
-        mistakes.truncate(MISTAKES_MAX);
         for mistake in &mut mistakes {
             let spans = mistake.span.iter_mut();
             for span in spans.chain(mistake.also.as_mut().map(|(span, _)| span)) {
@@ -132,7 +186,14 @@ impl Diagnosis {
                 })
                 .collect(),
             untold,
+            unread: None,
         }
+    }
+
+    /// Says that the file was not read from this byte of its text on.
+    pub(super) fn unread(mut self, text: &str, from: Option<usize>) -> Self {
+        self.unread = from.map(|from| Lines::new(text).line(from));
+        self
     }
 
     /// The file's name as it was given.
@@ -145,21 +206,28 @@ impl Diagnosis {
         self.mistakes.iter()
     }
 
-    /// One JSON object a mistake, each on a line of its own.
+    /// One JSON object a mistake, each on a line of its own; if those are not all of them, a last one says so.
     pub fn to_json_lines(&self) -> String {
-        self.mistakes
-            .iter()
-            .map(|told| {
-                let object = json!({
-                    "event": "mistake",
-                    "file": self.name,
-                    "line": told.line,
-                    "column": told.column,
-                    "message": told.message,
-                    "help": told.help,
-                });
-                format!("{object}\n")
+        let told = self.mistakes.iter().map(|told| {
+            json!({
+                "event": "mistake",
+                "file": self.name,
+                "line": told.line,
+                "column": told.column,
+                "message": told.message,
+                "help": told.help,
             })
+        });
+        let more = (self.untold > 0 || self.unread.is_some()).then(|| {
+            json!({
+                "event": "more_mistakes",
+                "file": self.name,
+                "more": self.untold,
+                "unread_after_line": self.unread,
+            })
+        });
+        told.chain(more)
+            .map(|object| format!("{object}\n"))
             .collect()
     }
 
@@ -201,9 +269,12 @@ impl fmt::Display for Diagnosis {
             let (count, many) = (self.mistakes.len() + self.untold, self.untold > 0);
             let plural = if count == 1 { "" } else { "s" };
             write!(f, "{}: {count} mistake{plural}", self.name)?;
-            return match many {
-                true => write!(f, ", the first {MISTAKES_MAX} follow"),
-                false => Ok(()),
+            if many {
+                write!(f, ", the first {MISTAKES_MAX} follow")?;
+            }
+            return match self.unread {
+                Some(line) => write!(f, "; what follows line {line} was not read"),
+                None => Ok(()),
             };
         }
         for (index, told) in self.mistakes.iter().enumerate() {
@@ -217,7 +288,10 @@ impl fmt::Display for Diagnosis {
                 write!(f, " ({})", told.help)?;
             }
         }
-        Ok(())
+        match self.untold {
+            0 => Ok(()),
+            more => write!(f, "\n{}: and {more} more", self.name),
+        }
     }
 }
 
@@ -341,21 +415,33 @@ mod tests {
 
     #[test]
     fn a_flood_of_mistakes_is_cut_and_counted() {
-        let mistakes = (0..250)
-            .map(|n| Mistake::at(&(n..n + 1), "wrong"))
-            .collect();
-        let diagnosis = Diagnosis::new("a.toml", &"x".repeat(300), mistakes);
-        assert_eq!(diagnosis.mistakes().count(), MISTAKES_MAX);
+        let mut mistakes = Mistakes::default();
+        for at in (0..2500).rev() {
+            mistakes.push(Mistake::at(&(at..at + 1), "wrong"));
+        }
+        assert_eq!(mistakes.len(), 2500);
+        assert!(mistakes.kept.len() < 8 * MISTAKES_MAX);
+        let diagnosis = Diagnosis::new("a.toml", &"x".repeat(3000), mistakes);
+        let columns: Vec<usize> = diagnosis.mistakes().map(|told| told.column).collect();
+        assert!(columns.iter().copied().eq(1..=MISTAKES_MAX), "{columns:?}");
         assert_eq!(
             diagnosis.to_string(),
-            "a.toml: 250 mistakes, the first 100 follow"
+            "a.toml: 2500 mistakes, the first 100 follow"
+        );
+        assert!(format!("{diagnosis:#}").ends_with("\na.toml: and 2400 more"));
+        let lines = diagnosis.to_json_lines();
+        let last: serde_json::Value =
+            serde_json::from_str(lines.lines().last().unwrap()).expect("a line is JSON");
+        assert_eq!(
+            (&last["event"], &last["more"]),
+            (&json!("more_mistakes"), &json!(2400))
         );
     }
 
     #[test]
     fn json_lines_carry_place_message_and_help() {
         let mistake = Mistake::at(&(2..3), "wrong").help("do right");
-        let lines = Diagnosis::new("a.toml", "x\ny", vec![mistake]).to_json_lines();
+        let lines = Diagnosis::new("a.toml", "x\ny", mistake).to_json_lines();
         let value: serde_json::Value =
             serde_json::from_str(lines.trim_end()).expect("a line is JSON");
         assert_eq!(

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::diagnosis::Mistake;
+use super::diagnosis::{Mistake, Mistakes};
 use super::keys::{self, Key, Kind, Stage, Table};
 use super::value::{Entry, Item, Section, Span, Value, same};
 
@@ -26,7 +26,7 @@ pub(super) struct Reader<'a> {
     pub registered: &'a [String],
     /// Whether the tree may lack what the file holds, because some lines could not be read.
     pub holes: bool,
-    pub mistakes: Vec<Mistake>,
+    pub mistakes: Mistakes,
 }
 
 impl Reader<'_> {
@@ -287,7 +287,7 @@ fn default_value(key: &'static Key, default: &str, span: &Span) -> Value {
     let mut reader = Reader {
         registered: &[],
         holes: false,
-        mistakes: Vec::new(),
+        mistakes: Mistakes::default(),
     };
     let mut value = reader
         .value(key, key.kind, &parsed)

@@ -1,8 +1,14 @@
 //! What is wrong when the text is not TOML, in words of ours. The parser's own words are for its maintainers.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::diagnosis::{Lines, Mistake};
+use toml_parser::decoder::Encoding;
+use toml_parser::parser::{EventReceiver, RecursionGuard, ValidateWhitespace, parse_document};
+use toml_parser::{ErrorSink, ParseError, Raw, Source, Span};
+
+use super::TOO_MUCH;
+use super::diagnosis::{Lines, Mistake, Mistakes};
 use super::reader::shown;
 
 /// Looking for the first of two equal keys reads backwards through the file.
@@ -12,9 +18,74 @@ const SEARCHES_MAX: usize = 100;
 const LIST: &str = "this list is not well formed";
 const TABLE: &str = "this table is not well formed";
 
+/// Words and signs of a file: more than the largest topology has. So many that each costs a byte or two is none.
+const TOKENS_MAX: usize = 2_000_000;
+
+/// Errors of the parser after which a text is no topology: each takes memory, and nobody reads so many.
+const ERRORS_MAX: usize = 1000;
+
+/// Bytes of the line in which reading ends that are still read.
+const LINE_MAX: usize = 1000;
+
+/// How deep tables and lists may lie in each other; the parser's own limit.
+const DEPTH_MAX: u32 = 80;
+
+/// Where a text should not be read further, because it is full of errors by then; `None` if all of it is worth it.
+///
+/// # Errors
+///
+/// It cannot be a topology at all.
+pub(super) fn cut(text: &str) -> Result<Option<usize>, Mistake> {
+    let source = Source::new(text);
+    if source.lex().nth(TOKENS_MAX).is_some() {
+        let message = format!("the file holds more than {TOKENS_MAX} words and signs");
+        return Err(Mistake::of_file(message).help(TOO_MUCH));
+    }
+    let (mut found, mut last) = (0, None);
+    let mut count = |error: ParseError| {
+        found += 1;
+        if found >= ERRORS_MAX && last.is_none() {
+            last = error.unexpected().map(|span| span.end());
+        }
+    };
+    let mut values = Values(text);
+    let mut spaces = ValidateWhitespace::new(&mut values, source);
+    let mut depth = RecursionGuard::new(&mut spaces, DEPTH_MAX);
+    parse_document(&source.lex().into_vec(), &mut depth, &mut count);
+    let after = |at: usize| {
+        let at = text.ceil_char_boundary(at);
+        // A whole line if it is a line of people's.
+        let rest = text[at..].bytes().take(LINE_MAX);
+        at + rest.take_while(|byte| *byte != b'\n').count()
+    };
+    Ok(last.map(after).filter(|end| *end < text.len()))
+}
+
+/// Judges keys and values on the way, and keeps none of them.
+struct Values<'a>(&'a str);
+
+impl<'a> Values<'a> {
+    fn raw(&self, span: Span, encoding: Option<Encoding>) -> Raw<'a> {
+        let raw = self.0.get(span.start()..span.end()).unwrap_or_default();
+        Raw::new_unchecked(raw, encoding, span)
+    }
+}
+
+impl EventReceiver for Values<'_> {
+    fn simple_key(&mut self, span: Span, kind: Option<Encoding>, error: &mut dyn ErrorSink) {
+        self.raw(span, kind).decode_key(&mut (), error);
+    }
+
+    fn scalar(&mut self, span: Span, kind: Option<Encoding>, error: &mut dyn ErrorSink) {
+        let _ = self.raw(span, kind).decode_scalar(&mut (), error);
+    }
+}
+
 /// Mistakes of syntax, and whether the tree behind them may have holes.
 pub(super) struct Syntax {
-    pub mistakes: Vec<Mistake>,
+    pub mistakes: Mistakes,
+    /// The lines, from 1, that cannot be read.
+    pub lines: BTreeSet<usize>,
     pub holes: bool,
     /// From here on the parser no longer knows in which table it is.
     pub lost_from: usize,
@@ -23,7 +94,8 @@ pub(super) struct Syntax {
 /// Turns the parser's errors into mistakes, one a line: a line that cannot be read tends to give several.
 pub(super) fn mistakes(text: &str, lines: &Lines, errors: &[toml::de::Error]) -> Syntax {
     let mut found = Syntax {
-        mistakes: Vec::new(),
+        mistakes: Mistakes::default(),
+        lines: BTreeSet::new(),
         holes: false,
         lost_from: usize::MAX,
     };
@@ -36,6 +108,7 @@ pub(super) fn mistakes(text: &str, lines: &Lines, errors: &[toml::de::Error]) ->
     for (span, message) in errors {
         if message.starts_with("duplicate key") {
             let search = found.mistakes.len() < SEARCHES_MAX;
+            found.lines.insert(lines.line(span.start));
             found.mistakes.push(repeated(text, &span, search));
             continue;
         }
@@ -51,6 +124,7 @@ pub(super) fn mistakes(text: &str, lines: &Lines, errors: &[toml::de::Error]) ->
         if matches!(said, LIST | TABLE) {
             found.lost_from = span.start;
         }
+        found.lines.insert(line);
         let mistake = Mistake::at(&span, said).label("not TOML from here");
         found.mistakes.push(mistake.help(help));
     }

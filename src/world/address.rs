@@ -12,11 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::NodePlan;
 
+use crate::bounded::{self, ReadError};
+
 /// The most addresses tried for one name.
 const ADDRESSES_MAX: usize = 16;
 
 /// The longest address file that is read.
-const FILE_BYTES_MAX: u64 = 256;
+const FILE_BYTES_MAX: usize = 256;
 
 pub struct Addresses {
     folder: PathBuf,
@@ -98,13 +100,11 @@ impl Addresses {
                 ),
             )
         };
-        let size = std::fs::metadata(&path)
-            .map_err(|error| failed(error.kind(), &error))?
-            .len();
-        if size > FILE_BYTES_MAX {
-            return Err(failed(ErrorKind::InvalidData, &"the file is too large"));
-        }
-        let text = std::fs::read_to_string(&path).map_err(|error| failed(error.kind(), &error))?;
+        let bytes = bounded::read(&path, FILE_BYTES_MAX).map_err(|error| match error {
+            ReadError::Io(error) => failed(error.kind(), &error),
+            _ => failed(ErrorKind::InvalidData, &"the file is too large"),
+        })?;
+        let text = std::str::from_utf8(&bytes).unwrap_or_default();
         text.trim()
             .parse()
             .map_err(|_| failed(ErrorKind::InvalidData, &"the file does not hold an address"))

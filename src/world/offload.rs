@@ -2,7 +2,6 @@
 //!
 //! Training and everything else have shares of their own, so that a commit is never queued behind somebody's training.
 
-use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
@@ -10,6 +9,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 
 use tombolo_actors::env::{OffloadPanicked, SendFuture, Work};
+use tombolo_actors::shell::panic_text;
 
 /// Trainings at once. Above any number of cores here, because a trainer may wait (for a GPU, for data) and must not hold up the other nodes
 /// of `run`; a waiting thread costs a stack.
@@ -66,7 +66,7 @@ impl Pool {
             match done.await {
                 Ok(()) => Ok(()),
                 Err(error) => match error.try_into_panic() {
-                    Ok(panic) => Err(OffloadPanicked(message_of(panic.as_ref()))),
+                    Ok(panic) => Err(OffloadPanicked(panic_text(panic.as_ref()))),
                     Err(error) => Err(OffloadPanicked(format!("it was not run: {error}"))),
                 },
             }
@@ -81,11 +81,4 @@ impl Drop for Pool {
             runtime.shutdown_background();
         }
     }
-}
-
-/// What a panic says.
-pub fn message_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("a value that is not text").to_owned()
 }

@@ -7,3 +7,4 @@ mod farewell;
 mod faults;
 mod panics;
 mod stand;
+mod texts;

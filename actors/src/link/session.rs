@@ -192,7 +192,7 @@ impl Session<'_> {
                 }
                 Control::Missing { tag, reason } => {
                     self.own
-                        .tell(Message::Missing(self.number, tag, reason))
+                        .tell(Message::Missing(self.number, tag, reason.into()))
                         .await
                         .map_err(|error| error.to_string())?;
                 }
@@ -209,7 +209,7 @@ impl Session<'_> {
             setup.durable.serves.clone().try_acquire_owned(),
         );
         let (Some(bytes), Ok(permit)) = (found, permit) else {
-            let reason = format!("{object:?} is not on the shelf of {}", setup.stage.node);
+            let reason = format!("{object:?} is not on the shelf of {}", setup.stage.node).into();
             let missing =
                 codec::encode(&Control::Missing { tag, reason }).expect("a short message");
             let pushed = setup.durable.memory().push(missing.into());

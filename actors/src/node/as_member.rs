@@ -12,6 +12,7 @@ use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::machine::{Context, Machine, Outcome};
 use tombolo_core::member::{self, Member};
+use tombolo_core::text::clip;
 use tombolo_core::trainer::Task;
 use tombolo_core::wire::{Control, Measured, ModelRef, Train};
 
@@ -123,7 +124,7 @@ impl Node {
                     node.setup.stage.report(Event::TrainingFailed {
                         node: node.me().clone(),
                         round: 0,
-                        reason,
+                        reason: clip(reason),
                     });
                 }
             }
@@ -142,7 +143,7 @@ impl Node {
                         round,
                         node,
                         key,
-                        result: Err(format!("the collective: {error}")),
+                        result: Err(format!("the collective: {error}").into()),
                     })
                 };
                 later(cx, answer, move |node, measured, _| {
@@ -158,7 +159,7 @@ impl Node {
                         round: fold.round,
                         attempt: fold.attempt,
                         slices: fold.slices,
-                        result: Err((own, format!("its collective: {error}"))),
+                        result: Err((own, format!("its collective: {error}").into())),
                     })
                 };
                 later(cx, answer, move |node, folded, _| {

@@ -7,6 +7,7 @@ use super::{Coordinator, Effect, Ending, FoldError, Outcome};
 use crate::event::{Event, Finished, RoundState};
 use crate::ids::{DomainId, NodeId, Round};
 use crate::machine::Context;
+use crate::text::{Text, clip};
 use crate::time::Micros;
 use crate::wire::{Commit, Control};
 
@@ -284,10 +285,11 @@ impl Coordinator {
     }
 
     pub(super) fn abort(&mut self, cx: &mut Context<'_, Effect>, reason: String) {
+        let reason = Text::from(reason);
         let (Some(current), Some(committed)) = (self.current.take(), &self.committed) else {
             return;
         };
-        let record = current.record(committed, cx.now(), Some(reason.clone()));
+        let record = current.record(committed, cx.now(), Some(reason.to_string()));
         self.recording = Some(current.round);
         for domain in self.joined() {
             cx.effect(Effect::Tell(
@@ -325,7 +327,7 @@ impl Coordinator {
                 match &mut self.ending {
                     None => self.end(cx, reason),
                     Some(ending) => {
-                        ending.reason = reason;
+                        ending.reason = clip(reason);
                         self.check_ending(cx);
                     }
                 }
@@ -352,7 +354,7 @@ impl Coordinator {
     /// again when the run is resumed.
     pub(super) fn end(&mut self, cx: &mut Context<'_, Effect>, reason: String) {
         self.ending = Some(Ending {
-            reason,
+            reason: clip(reason),
             until: cx.now() + self.plan.round.close_limit,
             done: false,
         });
@@ -422,7 +424,7 @@ impl Coordinator {
                 cx.effect(Effect::Tell(
                     id.clone(),
                     Control::Finish {
-                        reason: reason.clone(),
+                        reason: reason.as_str().into(),
                     },
                 ));
             }

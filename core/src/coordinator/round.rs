@@ -8,8 +8,12 @@ use crate::aggregate::{Report, Weight};
 use crate::event::{RoundRecord, RoundState};
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::plan::{DomainPlan, Plan, Quorum};
+use crate::text::{clip, clip_to};
 use crate::time::Micros;
 use crate::wire::{CHUNK_ELEMENTS, Contribution};
+
+/// Bytes of one node's reason in what is said of the round; the events have all of it.
+const COMPLAINT_MAX: usize = 200;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -114,13 +118,13 @@ impl Current {
             .filter(move |weight| weight.node.domain() == *domain)
     }
 
-    /// Whose update was refused or could not be made, and why.
+    /// Whose update was refused or could not be made, and why; each cut, so that one long reason hides no other.
     pub(super) fn complaints(&self) -> String {
         let said = self
             .refused
             .iter()
             .chain(&self.failed)
-            .map(|(node, reason)| format!("{node}: {reason}"));
+            .map(|(node, reason)| format!("{node}: {}", clip_to(reason.as_str(), COMPLAINT_MAX)));
         said.collect::<Vec<_>>().join("; ")
     }
 
@@ -216,7 +220,7 @@ impl Current {
                 if !details.is_empty() {
                     reason = format!("{reason} ({})", details.join("; "));
                 }
-                (RoundState::Degraded, reason)
+                (RoundState::Degraded, clip(reason))
             }
         };
         RoundRecord {

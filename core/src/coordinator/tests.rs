@@ -1,4 +1,5 @@
 mod closing;
+mod texts;
 mod views;
 
 use std::collections::VecDeque;
@@ -240,7 +241,7 @@ fn a_round_without_a_quorum_is_aborted_at_its_deadline_naming_who_is_missing() {
         0,
         &Control::Abort {
             round: 1,
-            reason: record.reason
+            reason: record.reason.into()
         }
     ));
 }
@@ -260,7 +261,7 @@ fn when_all_fail_the_round_is_aborted_at_once_and_the_limit_ends_the_run() {
     plan.round.failed_limit = 2;
     let mut run = Run::open(plan);
     for round in 1..=2 {
-        let reason = "no rows".to_owned();
+        let reason = "no rows".into();
         run.tell(dom(
             0,
             Control::TrainingFailed {
@@ -552,7 +553,7 @@ fn without_a_quorum_of_contributions_the_round_is_aborted_at_the_deadline() {
 #[test]
 fn a_weighed_node_that_fails_for_good_ends_a_round_that_needs_it_before_the_deadline() {
     let mut run = Run::weighed(plan(&[1, 1]));
-    let reason = "lost".to_owned();
+    let reason = "lost".into();
     run.domain(
         1,
         Control::TrainingFailed {
@@ -753,12 +754,7 @@ fn the_run_ends_once_every_domain_holds_the_last_model() {
     run.domain(1, adopted());
     let finished = run.finished();
     assert_eq!((finished.committed, finished.reason.as_str()), (1, ""));
-    assert!(run.told(
-        0,
-        &Control::Finish {
-            reason: String::new()
-        }
-    ));
+    assert!(run.told(0, &Control::Finish { reason: "".into() }));
 }
 
 #[test]

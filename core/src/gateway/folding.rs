@@ -408,7 +408,7 @@ impl Gateway {
             .cloned()
             .collect();
         for node in gone {
-            let reason = "its update was lost after weighing".to_owned();
+            let reason = "its update was lost after weighing".into();
             cx.effect(Effect::Tell(Control::Unreachable {
                 round,
                 node,
@@ -444,7 +444,7 @@ impl Gateway {
             Answer::Refused(reason) => cx.report(Event::DomainDropped {
                 round,
                 domain: self.domain.clone(),
-                reason,
+                reason: reason.into(),
             }),
         }
         self.grow(cx);

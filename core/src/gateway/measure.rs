@@ -7,6 +7,7 @@ use crate::aggregate::Report;
 use crate::event::Event;
 use crate::ids::NodeId;
 use crate::machine::Context;
+use crate::text::Text;
 use crate::wire::{Control, Exported, Measure, Measured, REGION_HEADER_BYTES};
 
 /// Ranks that must have failed to READ an update before its owner is to blame rather than the reader.
@@ -190,11 +191,12 @@ impl Gateway {
     /// A member's update will not be in this round; the coordinator need not wait for it.
     pub(super) fn refuse(&mut self, cx: &mut Context<'_, Effect>, node: NodeId, reason: String) {
         let Some(current) = &self.current else { return };
+        let reason = Text::from(reason);
         let round = current.open.round;
         cx.report(Event::UpdateRefused {
             round,
             node: node.clone(),
-            reason: reason.clone(),
+            reason: reason.to_string(),
         });
         cx.effect(Effect::Tell(Control::TrainingFailed {
             round,

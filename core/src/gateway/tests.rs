@@ -713,17 +713,8 @@ fn an_aborted_round_is_dropped_by_everybody_and_only_that_one() {
 fn the_end_reaches_every_member_also_one_that_comes_later() {
     let mut hq = Domain::joined();
     hq.tell(Message::MemberLost(n("c")));
-    let effects = hq.coordinator(Control::Finish {
-        reason: String::new(),
-    });
-    let leave = |node| {
-        Effect::Member(
-            n(node),
-            Control::Leave {
-                reason: String::new(),
-            },
-        )
-    };
+    let effects = hq.coordinator(Control::Finish { reason: "".into() });
+    let leave = |node| Effect::Member(n(node), Control::Leave { reason: "".into() });
     assert_eq!(
         effects,
         [leave("a"), leave("b"), Effect::Finished(String::new())]

@@ -47,7 +47,7 @@ pub const KINDS: usize = 33;
 
 /// At least one message of each kind, with every form of what is inside.
 pub fn controls() -> Vec<Control> {
-    let (round, epoch, reason) = (3, 1, String::from("why"));
+    let (round, epoch, reason) = (3, 1, Text::from("why"));
     let node = named("hq/a");
     let hash = Hash([0xAB; 32]);
     vec![
@@ -285,7 +285,7 @@ fn answer(answer: Answer) -> Control {
     }
 }
 
-fn measured(result: Result<Vec<SliceMeasure>, String>) -> Control {
+fn measured(result: Result<Vec<SliceMeasure>, Text>) -> Control {
     Control::Measured(Measured {
         round: 3,
         node: named("hq/a"),
@@ -294,7 +294,7 @@ fn measured(result: Result<Vec<SliceMeasure>, String>) -> Control {
     })
 }
 
-fn folded(result: Result<RegionRef, (NodeId, String)>) -> Control {
+fn folded(result: Result<RegionRef, (NodeId, Text)>) -> Control {
     Control::Folded(Folded {
         round: 3,
         attempt: 1,

@@ -182,7 +182,7 @@ impl World {
                 };
                 Ok(measure.slices.iter().map(slice).collect())
             }
-            other => Err(format!("found {other:?}")),
+            other => Err(format!("found {other:?}").into()),
         };
         Measured {
             round: measure.round,
@@ -198,7 +198,9 @@ impl World {
             round: fold.round,
             attempt: fold.attempt,
             slices: fold.slices,
-            result: result.map(|()| region(node, FOLD)),
+            result: result
+                .map(|()| region(node, FOLD))
+                .map_err(|(node, reason)| (node, reason.into())),
         }
     }
 

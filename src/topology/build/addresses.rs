@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::domains::{Domain, Node};
-use crate::topology::diagnosis::Mistake;
+use crate::topology::diagnosis::{Mistake, Mistakes};
 use crate::topology::reader::{host_and_port, shown};
 use crate::topology::value::Span;
 
@@ -22,7 +22,7 @@ enum Host {
     Named(String),
 }
 
-pub(super) fn check(domains: &[Domain<'_>], mistakes: &mut Vec<Mistake>) {
+pub(super) fn check(domains: &[Domain<'_>], mistakes: &mut Mistakes) {
     check_ports(domains, mistakes);
     let outside: Vec<Option<&Node<'_>>> = domains
         .iter()
@@ -116,7 +116,7 @@ fn unreachable(domain: &Domain<'_>, node: &Node<'_>, place: &Span, peer: &str) -
 }
 
 /// No two nodes can listen on, or be dialled at, one address and port. Unspecified addresses may be on several machines.
-fn check_ports(domains: &[Domain<'_>], mistakes: &mut Vec<Mistake>) {
+fn check_ports(domains: &[Domain<'_>], mistakes: &mut Mistakes) {
     let mut seen: BTreeMap<(bool, String), (String, Span)> = BTreeMap::new();
     for domain in domains {
         for node in &domain.nodes {

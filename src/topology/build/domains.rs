@@ -7,7 +7,7 @@ use std::path::Path;
 use tombolo_core::ids::{DomainId, NodeId};
 use tombolo_core::plan::{DomainPlan, Fabric, NodePlan};
 
-use crate::topology::diagnosis::Mistake;
+use crate::topology::diagnosis::{Mistake, Mistakes};
 use crate::topology::reader::{normalised, shown};
 use crate::topology::value::{Item, Section, Span};
 use crate::topology::{DOMAINS_MAX, NODES_MAX};
@@ -50,7 +50,7 @@ impl Domain<'_> {
 }
 
 /// Takes the domains out of the file and judges their names, nodes and gateways.
-pub(super) fn collect<'a>(file: &'a Section, mistakes: &mut Vec<Mistake>) -> Domains<'a> {
+pub(super) fn collect<'a>(file: &'a Section, mistakes: &mut Mistakes) -> Domains<'a> {
     let items = file.list("domain");
     if items.is_empty() && file.gives("domain") {
         mistakes.push(
@@ -95,7 +95,7 @@ fn named(section: &Section) -> Option<(&str, Span)> {
         .map(|entry| (entry.item.text(), entry.item.span.clone()))
 }
 
-fn domain<'a>(section: &'a Section, mistakes: &mut Vec<Mistake>) -> Domain<'a> {
+fn domain<'a>(section: &'a Section, mistakes: &mut Mistakes) -> Domain<'a> {
     let name = section.text("name");
     let listed = section.list("nodes");
     let tables = section.list("node");
@@ -169,11 +169,7 @@ fn node(section: &Section) -> Option<Node<'_>> {
 }
 
 /// Refuses names that are equal, or become equal when they are written the way names are.
-fn unique<'a>(
-    what: &str,
-    names: impl Iterator<Item = (&'a str, Span)>,
-    mistakes: &mut Vec<Mistake>,
-) {
+fn unique<'a>(what: &str, names: impl Iterator<Item = (&'a str, Span)>, mistakes: &mut Mistakes) {
     let mut seen: BTreeMap<String, (&str, Span)> = BTreeMap::new();
     for (name, span) in names {
         let Some((first, first_span)) = seen.get(&normalised(name)) else {
@@ -198,7 +194,7 @@ fn unique<'a>(
     }
 }
 
-fn check_gateways(head: &str, gateways: &[Item], nodes: &[Node<'_>], mistakes: &mut Vec<Mistake>) {
+fn check_gateways(head: &str, gateways: &[Item], nodes: &[Node<'_>], mistakes: &mut Mistakes) {
     let mut seen: BTreeMap<&str, &Span> = BTreeMap::new();
     for gateway in gateways {
         let name = gateway.text();

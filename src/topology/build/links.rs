@@ -8,14 +8,14 @@ use tombolo_core::plan::{Emulate, LinkPlan};
 
 use super::did_you_mean;
 use super::domains::{Domain, Domains};
-use crate::topology::diagnosis::Mistake;
+use crate::topology::diagnosis::{Mistake, Mistakes};
 use crate::topology::reader::shown;
 use crate::topology::value::{Item, Section, Span, Value};
 
 pub(super) fn plan(
     file: &Section,
     domains: &Domains<'_>,
-    mistakes: &mut Vec<Mistake>,
+    mistakes: &mut Mistakes,
 ) -> Vec<LinkPlan> {
     let mut seen: BTreeMap<(&str, &str), Span> = BTreeMap::new();
     let mut links = Vec::new();
@@ -66,7 +66,7 @@ pub(super) fn plan(
     links
 }
 
-fn check_end(end: &Item, domains: &[Domain<'_>], mistakes: &mut Vec<Mistake>) {
+fn check_end(end: &Item, domains: &[Domain<'_>], mistakes: &mut Mistakes) {
     let names = || domains.iter().filter_map(|domain| domain.name);
     if names().any(|name| name == end.text()) {
         return;

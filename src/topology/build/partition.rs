@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io::Read;
 use std::path::Path;
 
 use serde::de::{MapAccess, Visitor};
@@ -11,8 +10,9 @@ use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Partition;
 
 use super::domains::Domains;
+use crate::bounded::{self, ReadError};
 use crate::topology::FILE_BYTES_MAX;
-use crate::topology::diagnosis::Mistake;
+use crate::topology::diagnosis::{Mistake, Mistakes};
 use crate::topology::reader::{nearest, shown};
 use crate::topology::value::{Section, Span};
 
@@ -34,7 +34,7 @@ pub(super) fn plan(
     section: &Section,
     folder: &Path,
     domains: &Domains<'_>,
-    mistakes: &mut Vec<Mistake>,
+    mistakes: &mut Mistakes,
 ) -> Option<Partition> {
     let kind = section.word("kind");
     for (key, home) in [("alpha", "dirichlet"), ("file", "rows")] {
@@ -82,7 +82,7 @@ fn rows(
     section: &Section,
     folder: &Path,
     domains: &Domains<'_>,
-    mistakes: &mut Vec<Mistake>,
+    mistakes: &mut Mistakes,
 ) -> Option<BTreeMap<NodeId, Vec<usize>>> {
     let place = section.place("file");
     let Some(name) = section.text("file") else {
@@ -108,22 +108,13 @@ fn rows(
 }
 
 fn read(path: &Path) -> Result<Listed, (String, &'static str)> {
-    let file = std::fs::File::open(path).map_err(|error| {
-        (
-            format!("cannot be read: {error}"),
-            "relative paths start at the topology's folder",
-        )
+    let text = bounded::read(path, FILE_BYTES_MAX).map_err(|error| {
+        let help = match error {
+            ReadError::TooLarge(_) => "each of 1797 rows is listed at most once",
+            _ => "relative paths start at the topology's folder",
+        };
+        (error.to_string(), help)
     })?;
-    let mut text = Vec::new();
-    file.take(FILE_BYTES_MAX as u64 + 1)
-        .read_to_end(&mut text)
-        .map_err(|error| (format!("cannot be read: {error}"), "name a readable file"))?;
-    if text.len() > FILE_BYTES_MAX {
-        return Err((
-            format!("is larger than {FILE_BYTES_MAX} bytes"),
-            "each of 1797 rows is listed at most once",
-        ));
-    }
     serde_json::from_slice(&text).map_err(|error| {
         let what = if error.is_data() {
             "does not map nodes to lists of row numbers"
@@ -141,7 +132,7 @@ fn judge(
     nodes: &BTreeSet<String>,
     file: &str,
     place: &Span,
-    mistakes: &mut Vec<Mistake>,
+    mistakes: &mut Mistakes,
 ) -> Option<BTreeMap<NodeId, Vec<usize>>> {
     let before = mistakes.len();
     let mut refuse = |message: String, help: &str| {

@@ -7,7 +7,7 @@ use tombolo_core::plan::{Deadline, Quorum, RoundPlan};
 
 use super::did_you_mean;
 use super::domains::{Domain, Domains};
-use crate::topology::diagnosis::Mistake;
+use crate::topology::diagnosis::{Mistake, Mistakes};
 use crate::topology::reader::shown;
 use crate::topology::value::{Item, Section, Span, Value};
 
@@ -15,7 +15,7 @@ use crate::topology::value::{Item, Section, Span, Value};
 pub(super) fn coordinator(
     file: &Section,
     domains: &Domains<'_>,
-    mistakes: &mut Vec<Mistake>,
+    mistakes: &mut Mistakes,
 ) -> Option<NodeId> {
     let federation = file.section("federation");
     let Some(entry) = federation.find("coordinator") else {
@@ -53,7 +53,7 @@ pub(super) fn coordinator(
 }
 
 /// Refuses a node that no domain lists.
-fn check_node(item: &Item, domains: &Domains<'_>, mistakes: &mut Vec<Mistake>) -> Option<NodeId> {
+fn check_node(item: &Item, domains: &Domains<'_>, mistakes: &mut Mistakes) -> Option<NodeId> {
     let id: NodeId = item.text().parse().ok()?;
     if domains.nodes.contains(id.as_str()) {
         return Some(id);
@@ -72,11 +72,7 @@ fn check_node(item: &Item, domains: &Domains<'_>, mistakes: &mut Vec<Mistake>) -
 }
 
 /// `[round]`.
-pub(super) fn plan(
-    file: &Section,
-    domains: &Domains<'_>,
-    mistakes: &mut Vec<Mistake>,
-) -> RoundPlan {
+pub(super) fn plan(file: &Section, domains: &Domains<'_>, mistakes: &mut Mistakes) -> RoundPlan {
     let section = file.section("round");
     let count = Count {
         nodes: domains.count,
@@ -107,7 +103,7 @@ struct Count {
 }
 
 /// The quorum, by default a majority of nodes and of domains.
-fn quorum(section: &Section, count: &Count, known: bool, mistakes: &mut Vec<Mistake>) -> Quorum {
+fn quorum(section: &Section, count: &Count, known: bool, mistakes: &mut Mistakes) -> Quorum {
     let majority = |of: usize| of / 2 + 1;
     let table = match section.find("quorum").map(|entry| &entry.item.value) {
         Some(Value::Word(_)) => return Quorum::All,
@@ -144,7 +140,7 @@ fn absent(
     file: &Section,
     domains: &Domains<'_>,
     quorum: &Quorum,
-    mistakes: &mut Vec<Mistake>,
+    mistakes: &mut Mistakes,
 ) -> BTreeMap<Round, Vec<NodeId>> {
     let rounds = file.section("federation").whole("rounds");
     let mut absent: BTreeMap<Round, BTreeSet<NodeId>> = BTreeMap::new();
@@ -205,7 +201,7 @@ fn check_cohort(
     place: &Span,
     domains: &[Domain<'_>],
     quorum: &Quorum,
-    mistakes: &mut Vec<Mistake>,
+    mistakes: &mut Mistakes,
 ) {
     let gone: BTreeSet<&str> = gone.iter().map(NodeId::as_str).collect();
     let mut left = Count {

@@ -14,6 +14,7 @@ fn what_cannot_be_computed_aborts_its_round_with_the_reason_and_the_run_goes_on(
         (RoundState::Aborted, &reason)
     );
     assert_eq!(record.model_hash, hash(0), "the model stays");
+    let reason = reason.into();
     assert!(run.told(0, &Control::Abort { round: 1, reason }));
     run.tell(Message::Recorded(1, Ok(())));
     assert!(run.opened(2) && run.is_running());
