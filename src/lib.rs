@@ -12,6 +12,7 @@
 
 pub mod control;
 pub mod federation;
+pub(crate) mod files;
 pub mod identity;
 pub mod learn;
 pub mod sim;
