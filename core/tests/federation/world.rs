@@ -274,7 +274,7 @@ impl World {
         self.coordinator = Some(Coordinator::new(self.plan.clone(), layout()));
         self.check.on_restart();
         let life = self.coordinator_life;
-        let start = coordinator::Message::Start(self.committed.clone());
+        let start = coordinator::Message::Start(self.committed.clone(), None);
         self.after(50, 300, Happening::Coordinator(life, start));
         let mut domains: BTreeSet<DomainId> = [self.plan.coordinator.domain()].into();
         for peer in self.plan.peers(&self.plan.coordinator.clone()) {
