@@ -13,6 +13,7 @@
 mod bounded;
 pub mod control;
 pub mod federation;
+pub(crate) mod files;
 pub mod identity;
 pub mod learn;
 pub mod sim;

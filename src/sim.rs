@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -30,11 +31,13 @@ use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
 use tombolo_core::time::Micros;
 
+use crate::files::FolderFiles;
 use crate::world::scope::Scope;
 use env::SimEnv;
-use files::MemoryFiles;
+use files::DiskOfLife;
 use network::Network;
 
+pub use files::{Failure, Loss, MemoryDisk};
 pub use link::{LinkModel, LinkStatistics};
 pub use trace::{TraceEvent, TraceKind};
 
@@ -104,11 +107,15 @@ struct State {
     training: (Duration, f64),
     nodes: BTreeMap<NodeId, Node>,
     directory: BTreeMap<NodeId, SocketAddr>,
+    mourners: Vec<Mourner>,
 }
+
+/// Is told of each node whose life ends.
+type Mourner = Arc<dyn Fn(&NodeId) + Send + Sync>;
 
 struct Node {
     env: Arc<SimEnv>,
-    files: Arc<MemoryFiles>,
+    disk: Arc<MemoryDisk>,
     clock_step: i64,
     slowness: f64,
 }
@@ -148,6 +155,7 @@ impl SimWorld {
                     training: TRAINING,
                     nodes: BTreeMap::new(),
                     directory: BTreeMap::new(),
+                    mourners: Vec::new(),
                 }),
             }),
         }
@@ -202,13 +210,13 @@ impl SimWorld {
             return node.env.clone();
         }
         self.shared.network.add_node(node);
-        let files = Arc::new(MemoryFiles::new());
-        let env = self.start(node, 1, &files);
+        let disk = Arc::new(MemoryDisk::new());
+        let env = self.start(node, 1, &disk);
         state.nodes.insert(
             node.clone(),
             Node {
                 env: env.clone(),
-                files,
+                disk,
                 clock_step: 0,
                 slowness: 1.0,
             },
@@ -216,24 +224,35 @@ impl SimWorld {
         env
     }
 
-    fn start(&self, node: &NodeId, incarnation: u64, files: &Arc<MemoryFiles>) -> Arc<SimEnv> {
+    fn start(&self, node: &NodeId, incarnation: u64, disk: &Arc<MemoryDisk>) -> Arc<SimEnv> {
         self.shared.network.note(TraceKind::Start, node, node);
-        SimEnv::start(&self.shared, node, incarnation, files)
+        SimEnv::start(&self.shared, node, incarnation, disk)
     }
 
-    /// Ends a node as a power cut does: tasks, timers and sockets are gone, files stay.
+    /// Ends a node as a power cut does: tasks, timers, sockets and what its disk had not synchronized are gone, files stay.
     pub fn crash(&self, node: &NodeId) {
-        let env = self
-            .shared
-            .lock()
-            .nodes
-            .get(node)
-            .map(|node| node.env.clone());
-        if let Some(env) = env.filter(|env| env.kill()) {
+        self.crash_with(node, Loss::Everything);
+    }
+
+    /// Ends a node. If a [`Failure::Crash`] of its disk has ended it already, the failure's own loss counts.
+    pub fn crash_with(&self, node: &NodeId, loss: Loss) {
+        let state = self.shared.lock();
+        let entry = state.nodes.get(node);
+        let entry = entry.map(|node| (node.env.clone(), node.disk.clone()));
+        let mourners = state.mourners.clone();
+        drop(state);
+        if let Some((env, disk)) = entry.filter(|(env, _)| env.kill()) {
+            disk.end_life(loss);
             self.shared.network.silence(node);
             self.shared.network.note(TraceKind::Crash, node, node);
+            mourners.iter().for_each(|mourner| mourner(node));
             drop(env);
         }
+    }
+
+    /// Calls `mourner` for each node that crashes from now on, be it by a [`Failure::Crash`] of its disk.
+    pub fn on_crash(&self, mourner: impl Fn(&NodeId) + Send + Sync + 'static) {
+        self.shared.lock().mourners.push(Arc::new(mourner));
     }
 
     /// Starts a node again (crashing it first if it is up), with the files it had. The caller starts its actors on the returned view.
@@ -242,7 +261,7 @@ impl SimWorld {
         self.crash(node);
         let mut state = self.shared.lock();
         let entry = state.nodes.get_mut(node).expect("the node was made above");
-        let fresh = self.start(node, entry.env.incarnation() + 1, &entry.files);
+        let fresh = self.start(node, entry.env.incarnation() + 1, &entry.disk);
         let old = std::mem::replace(&mut entry.env, fresh.clone());
         drop(state);
         drop(old);
@@ -252,14 +271,23 @@ impl SimWorld {
     /// Empties a node's disk.
     pub fn forget(&self, node: &NodeId) {
         if let Some(node) = self.shared.lock().nodes.get(node) {
-            node.files.clear();
+            node.disk.clear();
         }
     }
 
-    /// A node's disk, whether the node is up or not.
+    /// A node's files, whether the node is up or not.
     pub fn files(&self, node: &NodeId) -> Arc<dyn Files> {
+        Arc::new(FolderFiles::look(Arc::new(DiskOfLife {
+            disk: self.disk(node),
+            alive: Arc::new(AtomicBool::new(true)),
+            node: node.clone(),
+        })))
+    }
+
+    /// A node's disk, to be filled, broken, or made to fail at a certain change.
+    pub fn disk(&self, node: &NodeId) -> Arc<MemoryDisk> {
         self.env(node);
-        self.shared.lock().nodes[node].files.clone()
+        self.shared.lock().nodes[node].disk.clone()
     }
 
     /// Makes a node's training take so many times as long.

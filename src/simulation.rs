@@ -378,6 +378,8 @@ impl Theatre {
             world.env(&node.id);
         }
         world.link_as_planned(&self.built.plan);
+        let memory = self.memory.clone();
+        world.on_crash(move |node| memory.crash(node.as_str()));
         let crews: Crews = Rc::default();
         for node in self.built.plan.nodes() {
             let crew = self.start(world, &node.id)?;
@@ -406,12 +408,10 @@ impl Theatre {
             Fault::Crash(node) => {
                 let node = fault::node(node);
                 world.crash(&node);
-                self.memory.crash(node.as_str());
                 crews.borrow_mut().remove(&node);
             }
             Fault::Restart(node) => {
                 let node = fault::node(node);
-                self.memory.crash(node.as_str());
                 crews.borrow_mut().remove(&node);
                 world.restart(&node);
                 let crew = self.start(world, &node)?;

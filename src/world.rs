@@ -5,7 +5,7 @@
 //!
 //! - `scope`: a node's tasks on one thread.
 //! - `offload`: the pool.
-//! - `files`: a folder that keeps its promises through crashes.
+//! - `files`: a folder on a real disk.
 //! - `address`: how nodes find each other.
 //! - `socket`, `emulate`: UDP, and paths that `run` makes worse on purpose.
 #![expect(
@@ -15,7 +15,7 @@
 
 pub(crate) mod address;
 mod emulate;
-pub(crate) mod files;
+mod files;
 pub(crate) mod offload;
 pub(crate) mod scope;
 mod socket;
@@ -39,9 +39,9 @@ use tombolo_core::plan::{LinkPlan, NodePlan, Plan};
 use tombolo_core::rng::Rng;
 use tombolo_core::time::Micros;
 
+use crate::files::FolderFiles;
 use address::Addresses;
 use emulate::Emulation;
-use files::FolderFiles;
 use offload::Pool;
 use scope::Scope;
 use socket::ScopedRuntime;
@@ -216,7 +216,7 @@ impl World {
             None => {
                 let name = format!("{}.{}", node.domain(), node.name());
                 let folder = self.shared.state.join("nodes").join(name);
-                (Arc::new(FolderFiles::open(&folder)?), 1)
+                (Arc::new(files::open(&folder)?), 1)
             }
         };
         let env = Arc::new(WorldEnv {

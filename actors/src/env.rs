@@ -117,19 +117,17 @@ where
 pub struct OffloadPanicked(pub String);
 
 /// A folder of files with the promises that a commit needs. Paths are relative, `/`-separated and never leave the folder.
+///
+/// Every change is durable once it is answered. One that failed, or during which the process ended, has happened or not, as a whole.
 pub trait Files: Send + Sync {
     /// The whole file.
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
 
-    /// Replaces a file by `parts`, one behind the other, at once and durably: after a crash there is the old one or the new one, never a
-    /// piece. Makes missing folders.
+    /// Replaces a file by `parts`, one behind the other: there is the old one or the new one, never a piece. Makes missing folders.
     fn replace(&self, path: &str, parts: &[&[u8]]) -> io::Result<()>;
 
-    /// Creates a file durably; fails with `AlreadyExists` if there is one, whoever made it.
+    /// Creates a file; fails with `AlreadyExists` if there is one, whoever made it.
     fn create(&self, path: &str, contents: &[u8]) -> io::Result<()>;
-
-    /// Appends durably, making the file if it is missing.
-    fn append(&self, path: &str, contents: &[u8]) -> io::Result<()>;
 
     /// The names in a folder, sorted; empty if there is no such folder.
     fn list(&self, folder: &str) -> io::Result<Vec<String>>;
@@ -137,6 +135,6 @@ pub trait Files: Send + Sync {
     /// Removes a file or a whole folder; no error if there is none.
     fn remove(&self, path: &str) -> io::Result<()>;
 
-    /// Gives a folder another name, durably. Fails if the target exists and is not empty.
-    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Makes durable what a folder lists: a change that was not answered may be seen and still be lost.
+    fn settle(&self, folder: &str) -> io::Result<()>;
 }

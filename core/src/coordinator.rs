@@ -4,9 +4,13 @@
 //! second, the *contributions* of domains are durably noted (all, or a quorum and the grace): they are folded, the outer step is taken, the
 //! state is written, the commit recorded and announced. A round that misses its deadline without a quorum, or whose result cannot be had in
 //! time or used, is aborted with the reason, and the model stays. What cannot be written down ends the run.
+//!
+//! Weights are on stable storage before anybody is told of them, and contributions before they are acknowledged: a coordinator that is
+//! restarted behind the first gate goes on with the same round. See [`Resumed`].
 
 mod close;
 mod deadline;
+mod resume;
 mod round;
 mod views;
 
@@ -27,11 +31,13 @@ use deadline::Adaptive;
 pub(crate) use deadline::DEADLINE_MOST;
 use round::{Current, Phase};
 
+pub use resume::{Noted, Resumed, Weighing};
+
 /// What comes in.
 #[derive(Debug)]
 pub enum Message {
-    /// The last committed state was loaded (or made): rounds may begin.
-    Start(Committed),
+    /// The last committed state was loaded (or made): rounds may begin, or the one that was interrupted goes on.
+    Start(Committed, Option<Resumed>),
     /// A gateway, or a successor of one, can be reached.
     Up(NodeId),
     /// What the watch over a gateway, or over a successor of one, found.
@@ -44,6 +50,8 @@ pub enum Message {
     Readmit(NodeId),
     /// The aggregator's word.
     Weighed(Round, Result<Vec<Weight>, String>),
+    /// What was fixed at the first gate is on stable storage.
+    Fixed(Round, Result<(), String>),
     /// A contribution is on stable storage.
     Noted(Round, DomainId, Attempt, Result<(), String>),
     /// All contributions are folded, or one domain's could not be had.
@@ -110,6 +118,8 @@ pub enum Effect {
     Offer(DomainId, Round),
     /// Ask the aggregator; answer with [`Message::Weighed`].
     Weigh(Round, Vec<Report>),
+    /// Write durably; answer with [`Message::Fixed`].
+    Fix(Box<Weighing>),
     /// Write durably; answer with [`Message::Noted`].
     Note(Contribution),
     /// Fetch and fold these, in this order; answer with [`Message::Folded`].
@@ -132,6 +142,8 @@ pub struct Coordinator {
     plan: Plan,
     layout: Layout,
     committed: Option<Committed>,
+    /// Until the round that it is about is open again.
+    resumed: Option<Resumed>,
     domains: BTreeMap<DomainId, Domain>,
     membership: Membership,
     /// The view that is being written.
@@ -177,6 +189,7 @@ impl Coordinator {
             plan,
             layout,
             committed: None,
+            resumed: None,
             domains,
             current: None,
             recording: None,
@@ -245,6 +258,7 @@ impl Coordinator {
         let close_by = deadline + self.plan.round.close_limit;
         let current = Current::new(round, epoch, cohort, cx.now(), deadline, close_by);
         self.current = Some(current);
+        self.resume(cx);
         let joined: Vec<DomainId> = self.joined().cloned().collect();
         joined.iter().for_each(|domain| self.tell_open(cx, domain));
         self.check(cx);
@@ -463,6 +477,64 @@ impl Coordinator {
         self.check(cx);
     }
 
+    fn on_weighed(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        round: Round,
+        result: Result<Vec<Weight>, String>,
+    ) {
+        let (Some(current), Some(committed)) = (&mut self.current, &self.committed) else {
+            return;
+        };
+        if (current.round, current.phase) != (round, Phase::Weighing) {
+            return;
+        }
+        let reports: Vec<Report> = current.reports.values().cloned().collect();
+        let result = result.and_then(|weights| {
+            aggregate::check(&reports, &weights).map_err(|error| error.to_string())?;
+            Ok(weights)
+        });
+        match result {
+            Err(reason) => self.abort(cx, reason),
+            Ok(mut weights) => {
+                for weight in &mut weights {
+                    weight.reason = clip(std::mem::take(&mut weight.reason));
+                }
+                current.phase = Phase::Fixing;
+                current.weights = weights;
+                cx.effect(Effect::Fix(Box::new(current.weighing(committed.hash))));
+            }
+        }
+    }
+
+    fn on_fixed(&mut self, cx: &mut Context<'_, Effect>, round: Round, result: Result<(), String>) {
+        let Some(current) = self
+            .current
+            .as_mut()
+            .filter(|current| (current.round, current.phase) == (round, Phase::Fixing))
+        else {
+            return;
+        };
+        if let Err(reason) = result {
+            return self.abort(cx, format!("its weights could not be noted: {reason}"));
+        }
+        current.phase = Phase::Contributions;
+        let nodes = current
+            .weights
+            .iter()
+            .filter(|weight| weight.weight > 0.0)
+            .map(|weight| weight.node.clone());
+        cx.report(Event::Weighed {
+            round,
+            nodes: nodes.collect(),
+        });
+        let joined: Vec<DomainId> = self.joined().cloned().collect();
+        joined
+            .iter()
+            .for_each(|domain| self.tell_weights(cx, domain));
+        self.check(cx);
+    }
+
     fn on_contribute(
         &mut self,
         cx: &mut Context<'_, Effect>,
@@ -494,7 +566,7 @@ impl Coordinator {
         match current.phase {
             Phase::Contributions => {}
             // Made for a coordinator that is no more: once weights are fixed again, the domain is asked again.
-            Phase::Reports | Phase::Weighing => return,
+            Phase::Reports | Phase::Weighing | Phase::Fixing => return,
             Phase::Folding(_) | Phase::Computing | Phase::Committing => {
                 cx.report(Event::LateAnswered {
                     round,
@@ -511,13 +583,15 @@ impl Coordinator {
             // The view that takes this member out is on its way; the domain folds again without it.
             return;
         }
+        current.found(&contribution);
         let known = current.known_attempt(&domain);
         if known.is_some_and(|known| attempt <= known) {
             cx.report(Event::DuplicateAnswered {
                 round,
                 from: domain.to_string(),
             });
-            return answer(cx, Answer::Duplicate);
+            answer(cx, Answer::Duplicate);
+            return self.check(cx);
         }
         let acceptable = match self.plan.domain(&domain) {
             Some(plan) => current.acceptable(plan, &contribution, self.layout.len()),
@@ -572,6 +646,7 @@ impl Coordinator {
                     weight,
                 });
                 current.dropped.remove(&domain);
+                current.away.remove(&domain);
                 current.noted.insert(domain.clone(), contribution);
                 Answer::Acknowledged
             }
@@ -606,12 +681,13 @@ impl Machine for Coordinator {
             self.check(cx);
         }
         match message {
-            Message::Start(committed) => {
+            Message::Start(committed, resumed) => {
                 self.began = Some(cx.now());
                 let view = committed.view.clone().filter(|view| view.fits(&self.plan));
                 let view = view.unwrap_or_else(|| View::first(&self.plan));
                 self.membership = Membership::new(&self.plan, view, cx.now());
                 self.committed = Some(committed);
+                self.resumed = resumed;
                 // This node judges by it who may say what to its coordinator.
                 self.send_view(cx, &self.plan.coordinator);
                 self.check_ending(cx);
@@ -628,42 +704,8 @@ impl Machine for Coordinator {
                 self.check(cx);
             }
             Message::Domain(from, control) => self.on_domain(cx, from, control),
-            Message::Weighed(round, result) => {
-                let Some(current) = self.current.as_mut() else {
-                    return;
-                };
-                if (current.round, current.phase) != (round, Phase::Weighing) {
-                    return;
-                }
-                let reports: Vec<Report> = current.reports.values().cloned().collect();
-                let result = result.and_then(|weights| {
-                    aggregate::check(&reports, &weights).map_err(|error| error.to_string())?;
-                    Ok(weights)
-                });
-                match result {
-                    Err(reason) => self.abort(cx, reason),
-                    Ok(mut weights) => {
-                        for weight in &mut weights {
-                            weight.reason = clip(std::mem::take(&mut weight.reason));
-                        }
-                        current.phase = Phase::Contributions;
-                        let nodes = weights
-                            .iter()
-                            .filter(|weight| weight.weight > 0.0)
-                            .map(|weight| weight.node.clone());
-                        cx.report(Event::Weighed {
-                            round,
-                            nodes: nodes.collect(),
-                        });
-                        current.weights = weights;
-                        let joined: Vec<DomainId> = self.joined().cloned().collect();
-                        joined
-                            .iter()
-                            .for_each(|domain| self.tell_weights(cx, domain));
-                        self.check(cx);
-                    }
-                }
-            }
+            Message::Weighed(round, result) => self.on_weighed(cx, round, result),
+            Message::Fixed(round, result) => self.on_fixed(cx, round, result),
             Message::Noted(round, domain, attempt, result) => {
                 self.on_noted(cx, round, domain, attempt, result)
             }

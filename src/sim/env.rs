@@ -18,10 +18,12 @@ use tombolo_core::ids::NodeId;
 use tombolo_core::rng::Rng;
 use tombolo_core::time::Micros;
 
-use super::files::{DiskOfLife, MemoryFiles};
+use super::files::{DiskOfLife, MemoryDisk};
 use super::network::{self, Network};
 use super::socket::{SimRuntime, SimSocket, Timer};
-use super::{Shared, nanos};
+use super::{Shared, SimWorld, nanos};
+use crate::files::{Disk, FolderFiles};
+use crate::world::offload::message_of;
 use crate::world::scope::Scope;
 
 /// The wall clock at the start: 2026-01-01 00:00:00 UTC.
@@ -39,7 +41,8 @@ pub struct SimEnv {
     incarnation: u64,
     scope: Scope,
     alive: Arc<AtomicBool>,
-    files: Arc<MemoryFiles>,
+    disk: Arc<MemoryDisk>,
+    files: Arc<FolderFiles>,
     endpoints: AtomicU64,
     trainings: AtomicU64,
 }
@@ -49,11 +52,20 @@ impl SimEnv {
         world: &Arc<Shared>,
         node: &NodeId,
         incarnation: u64,
-        files: &Arc<MemoryFiles>,
+        disk: &Arc<MemoryDisk>,
     ) -> Arc<Self> {
         let scope = Scope::new();
         let tasks = scope.clone();
         world.root.spawn(Box::new(move || Box::pin(tasks.runner())));
+        let alive = Arc::new(AtomicBool::new(true));
+        let of_life: Arc<dyn Disk> = Arc::new(DiskOfLife {
+            disk: disk.clone(),
+            alive: alive.clone(),
+            node: node.clone(),
+        });
+        // A disk that cannot even be cleared is found broken at the first change.
+        let files = FolderFiles::open(of_life.clone());
+        let files = files.unwrap_or_else(|_| FolderFiles::look(of_life));
         Arc::new(SimEnv {
             world: Arc::downgrade(world),
             network: world.network.clone(),
@@ -61,8 +73,9 @@ impl SimEnv {
             node: node.clone(),
             incarnation,
             scope,
-            alive: Arc::new(AtomicBool::new(true)),
-            files: files.clone(),
+            alive,
+            disk: disk.clone(),
+            files: Arc::new(files),
             endpoints: AtomicU64::new(0),
             trainings: AtomicU64::new(0),
         })
@@ -172,8 +185,16 @@ impl Env for SimEnv {
     ) -> SendFuture<Result<(), OffloadPanicked>> {
         let duration = self.duration(work);
         let network = self.network.clone();
+        let (disk, world, node) = (self.disk.clone(), self.world.clone(), self.node.clone());
         Box::pin(async move {
             let result = std::panic::catch_unwind(AssertUnwindSafe(task));
+            if disk.has_ended()
+                && let Some(shared) = world.upgrade()
+            {
+                // The node died at a change of its disk; its crash drops this task at the next chance.
+                SimWorld { shared }.crash(&node);
+                std::future::pending::<()>().await;
+            }
             let at = network.now().saturating_add(nanos(duration));
             cooperative(Timer::new(network, at)).await;
             result.map_err(|panic| OffloadPanicked(panic_text(panic.as_ref())))
@@ -208,11 +229,7 @@ impl Env for SimEnv {
     }
 
     fn files(&self) -> Arc<dyn Files> {
-        Arc::new(DiskOfLife {
-            files: self.files.clone(),
-            alive: self.alive.clone(),
-            node: self.node.clone(),
-        })
+        self.files.clone()
     }
 
     fn advertise(&self, node: &NodeId, address: SocketAddr) -> io::Result<()> {

@@ -15,6 +15,12 @@ use tombolo_core::tensor::{Hash, Layout};
 
 const CONFIGURATION: Hash = Hash([7; 32]);
 
+const SGD: OuterPlan = OuterPlan {
+    optimizer: OuterKind::Sgd,
+    learning_rate: 1.0,
+    momentum: 0.0,
+};
+
 fn layout() -> Layout {
     Layout::new([("bias", vec![3]), ("weight", vec![2, 2])]).unwrap()
 }
@@ -72,6 +78,13 @@ impl Node {
         })
     }
 
+    fn checkpoint_on(&self, files: Arc<dyn Files>) -> Handle<Message> {
+        let stage = self.stage.clone();
+        supervise(&self.stage, Class::Node, "hq/a", move |_| {
+            Checkpoint::on(stage.clone(), files.clone(), CONFIGURATION, Pool::default())
+        })
+    }
+
     async fn commit(&self, round: u64) -> Result<(), CheckpointError> {
         self.commit_state(state(round)).await
     }
@@ -95,6 +108,12 @@ impl Node {
             .await
             .unwrap_or_else(|error| panic!("{error}"))
             .unwrap()
+    }
+
+    fn rounds_kept(&self) -> Vec<u64> {
+        let states = self.files.list("states").unwrap();
+        let round = |name: &String| name.split('-').next().unwrap().parse().unwrap();
+        states.iter().map(round).collect()
     }
 
     async fn refusal(&self, configuration: Hash) -> CheckpointError {
@@ -140,12 +159,11 @@ fn the_newest_committed_state_is_loaded_with_the_optimizer() {
         let model = loaded.model.unwrap();
         assert_eq!((model[0], model[6]), (2.0, 2.75));
         assert_eq!(loaded.outer, [("velocity".to_owned(), vec![2.0; 7])]);
-        // `every = 10`: of the earlier states none is kept, of the records all are.
-        assert_eq!(node.files.list("states").unwrap().len(), 1);
-        assert_eq!(
-            node.files.list("commits").unwrap(),
-            ["000001.json", "000002.json"]
-        );
+        node.commit(3).await.unwrap();
+        node.loaded().await;
+        // `every = 10`: of the states the newest two are kept, of the records all.
+        assert_eq!(node.rounds_kept(), [2, 3]);
+        assert_eq!(node.files.list("commits").unwrap().len(), 3);
     });
 }
 
@@ -179,69 +197,125 @@ fn a_crash_before_the_record_leaves_an_orphan_which_is_removed() {
                 &[b"half a mod"],
             )
             .unwrap();
-        node.files
-            .replace(
-                "states/partial-000002-0123456789abcdef/model.safetensors",
-                &[b"ha"],
-            )
-            .unwrap();
         assert_eq!(node.loaded().await.round, 1);
         assert_eq!(node.files.list("states").unwrap().len(), 1);
     });
 }
 
-/// Files whose notes and superseded states cannot be removed.
-struct Sticky(Arc<dyn Files>);
+type Refusal = fn(&dyn Files, &str) -> bool;
 
-impl Files for Sticky {
+/// Files that do as they are told, with exceptions.
+struct Odd {
+    files: Arc<dyn Files>,
+    unreadable: Refusal,
+    stays: Refusal,
+    rots: Refusal,
+}
+
+impl Odd {
+    fn of(node: &Node) -> Self {
+        Odd {
+            files: node.files.clone(),
+            unreadable: |_, _| false,
+            stays: |_, _| false,
+            rots: |_, _| false,
+        }
+    }
+
+    fn check(&self, refuses: Refusal, path: &str) -> std::io::Result<()> {
+        match refuses(self.files.as_ref(), path) {
+            true => Err(std::io::ErrorKind::PermissionDenied.into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Files for Odd {
     fn read(&self, path: &str) -> std::io::Result<Vec<u8>> {
-        self.0.read(path)
+        self.check(self.unreadable, path)?;
+        self.files.read(path)
     }
 
     fn replace(&self, path: &str, parts: &[&[u8]]) -> std::io::Result<()> {
-        self.0.replace(path, parts)
+        let mut bytes = parts.concat();
+        if (self.rots)(self.files.as_ref(), path) {
+            *bytes.last_mut().unwrap() ^= 1;
+        }
+        self.files.replace(path, &[&bytes])
     }
 
     fn create(&self, path: &str, contents: &[u8]) -> std::io::Result<()> {
-        self.0.create(path, contents)
-    }
-
-    fn append(&self, path: &str, contents: &[u8]) -> std::io::Result<()> {
-        self.0.append(path, contents)
+        self.files.create(path, contents)
     }
 
     fn list(&self, folder: &str) -> std::io::Result<Vec<String>> {
-        self.0.list(folder)
+        self.files.list(folder)
     }
 
     fn remove(&self, path: &str) -> std::io::Result<()> {
-        let exists = path.starts_with("notes") || self.0.list(path)?.len() > 1;
-        if exists && !path.contains("partial") {
-            return Err(std::io::ErrorKind::PermissionDenied.into());
-        }
-        self.0.remove(path)
+        self.check(self.stays, path)?;
+        self.files.remove(path)
     }
 
-    fn rename(&self, from: &str, to: &str) -> std::io::Result<()> {
-        self.0.rename(from, to)
+    fn settle(&self, folder: &str) -> std::io::Result<()> {
+        self.files.settle(folder)
     }
 }
 
 #[test]
 fn a_commit_stands_though_what_it_replaces_cannot_be_removed() {
     with_node(|node| async move {
-        let files = Arc::new(Sticky(node.files.clone()));
-        for round in [1, 2] {
-            let files = files.clone();
-            let stage = node.stage.clone();
-            let checkpoint = supervise(&node.stage, Class::Node, "hq/a", move |_| {
-                Checkpoint::on(stage.clone(), files.clone(), CONFIGURATION, Pool::default())
-            });
+        let mut odd = Odd::of(&node);
+        odd.stays = |files, path| {
+            path.starts_with("notes") || files.list(path).is_ok_and(|names| names.len() > 1)
+        };
+        let checkpoint = node.checkpoint_on(Arc::new(odd));
+        for round in [1, 2, 3] {
             let asked = checkpoint.ask(|reply| Message::Commit(layout(), state(round), reply));
             assert_eq!(asked.await.unwrap(), Ok(()));
         }
-        assert_eq!(node.files.list("states").unwrap().len(), 2);
-        assert_eq!(node.loaded().await.round, 2);
+        assert_eq!(node.rounds_kept(), [1, 2, 3]);
+        assert_eq!(node.loaded().await.round, 3);
+    });
+}
+
+/// robots#3165, open-instruct#541, cosmos-rl#232: retention leaves what can be loaded, whatever the newest is called.
+#[test]
+fn no_state_is_removed_while_the_newest_does_not_verify() {
+    with_node(|node| async move {
+        let mut odd = Odd::of(&node);
+        odd.rots =
+            |_, path| path.starts_with("states/000003") && path.ends_with("model.safetensors");
+        let checkpoint = node.checkpoint_on(Arc::new(odd));
+        for round in [1, 2, 3] {
+            let asked = checkpoint.ask(|reply| Message::Commit(layout(), state(round), reply));
+            assert_eq!(asked.await.unwrap(), Ok(()));
+        }
+        let refusal = node.refusal(CONFIGURATION).await.to_string();
+        assert_eq!(node.rounds_kept(), [1, 2, 3]);
+        assert!(refusal.contains("the state of round 3"), "{refusal}");
+        assert!(refusal.contains("the model of round 2"), "{refusal}");
+    });
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_not_taken_for_none() {
+    with_node(|node| async move {
+        node.commit(1).await.unwrap();
+        let mut odd = Odd::of(&node);
+        odd.unreadable = |_, path| path.starts_with("commits");
+        let checkpoint = node.checkpoint_on(Arc::new(odd));
+        let mut other = state(1);
+        let outer = tombolo_core::outer::build(&SGD, 7);
+        Arc::get_mut(&mut other).unwrap().outer = Arc::new(Mutex::new(outer));
+        let asked = checkpoint.ask(|reply| Message::Commit(layout(), other, reply));
+        let refusal = asked.await.unwrap().unwrap_err().to_string();
+        assert!(refusal.contains("commits/000001.json"), "{refusal}");
+        assert_eq!(
+            node.loaded().await.outer.len(),
+            1,
+            "its state was not touched"
+        );
     });
 }
 
@@ -261,6 +335,7 @@ fn a_round_is_ended_once_whoever_tries() {
     });
 }
 
+/// pytorch#126952, safetensors#414: and the one before it does not take its place, for it was announced (STORE-2).
 #[test]
 fn a_damaged_state_is_refused_naming_the_file() {
     with_node(|node| async move {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests say with a panic what went wrong")]
 
 mod checkpoint;
+mod crash_points;
 mod dropout;
 mod membership;
 mod seeds;

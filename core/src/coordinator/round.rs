@@ -19,6 +19,7 @@ const COMPLAINT_MAX: usize = 200;
 pub(super) enum Phase {
     Reports,
     Weighing,
+    Fixing,
     Contributions,
     Folding(u32),
     Computing,
@@ -42,9 +43,11 @@ pub(super) struct Current {
     pub(super) weights: Vec<Weight>,
     pub(super) noting: BTreeMap<DomainId, Contribution>,
     pub(super) noted: BTreeMap<DomainId, Contribution>,
+    /// Of the noted ones those whose bytes an earlier life had access to, and this one does not yet.
+    pub(super) away: BTreeSet<DomainId>,
+    /// They are waited for until then, whoever else is there.
+    pub(super) recall_until: Micros,
     pub(super) dropped: BTreeMap<DomainId, String>,
-    /// Contributions noted from a gateway that acts no more: the bytes are with it.
-    pub(super) stale: BTreeMap<DomainId, Contribution>,
     /// Who was put out of the view while the round was open.
     pub(super) out: BTreeSet<NodeId>,
     pub(super) arrivals: BTreeMap<NodeId, Duration>,
@@ -77,8 +80,9 @@ impl Current {
             weights: Vec::new(),
             noting: BTreeMap::new(),
             noted: BTreeMap::new(),
+            away: BTreeSet::new(),
+            recall_until: opened,
             dropped: BTreeMap::new(),
-            stale: BTreeMap::new(),
             out: BTreeSet::new(),
             arrivals: BTreeMap::new(),
             outcome: None,
@@ -96,7 +100,7 @@ impl Current {
 
     /// The highest start of its fold that a domain has announced.
     pub(super) fn known_attempt(&self, domain: &DomainId) -> Option<Attempt> {
-        [&self.noted, &self.noting, &self.stale]
+        [&self.noted, &self.noting]
             .into_iter()
             .filter_map(|known| known.get(domain))
             .map(|known| known.attempt)
@@ -267,10 +271,7 @@ impl Current {
         let (what, have): (&str, BTreeSet<&NodeId>) = match self.phase {
             Phase::Contributions => (
                 "contributions",
-                self.noted
-                    .values()
-                    .flat_map(|noted| &noted.members)
-                    .collect(),
+                self.at_hand().flat_map(|noted| &noted.members).collect(),
             ),
             _ => ("reports", self.reports.keys().collect()),
         };

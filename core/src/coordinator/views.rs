@@ -151,7 +151,7 @@ impl Coordinator {
             Phase::Reports => true,
             Phase::Contributions => !inside(&current.noted) && !inside(&current.noting),
             // Whether it will be weighed, or is being folded, is open.
-            Phase::Weighing | Phase::Folding(_) | Phase::Computing | Phase::Committing => {
+            Phase::Weighing | Phase::Fixing | Phase::Folding(_) | Phase::Computing | Phase::Committing => {
                 !current.cohort.contains(node)
             }
         }
@@ -187,12 +187,10 @@ impl Coordinator {
             let reached = self.reach.get(&gateway).copied().unwrap_or(false);
             if moved {
                 self.domains.insert(domain.clone(), Domain::default());
-                if let Some(current) = &mut self.current
-                    && current.phase == Phase::Contributions
-                    && let Some(noted) = current.noted.remove(&domain)
-                {
-                    // The sum lies with the old gateway; the members still hold their updates, and the new one makes it again.
-                    current.stale.insert(domain.clone(), noted);
+                // The sum lies with the old gateway; members still hold their updates, and the new one makes it again.
+                let until = cx.now() + self.plan.round.close_limit;
+                if let Some(current) = &mut self.current {
+                    current.send_away(&domain, until);
                 }
             }
             if moved || (unheard && reached) {
@@ -231,7 +229,7 @@ impl Coordinator {
     }
 
     /// Takes a node that is put out from the open round.
-    fn take_out(&mut self, node: &NodeId) {
+    pub(super) fn take_out(&mut self, node: &NodeId) {
         let Some(current) = &mut self.current else {
             return;
         };

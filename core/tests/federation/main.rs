@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tombolo_core::event::RoundState;
 use tombolo_core::ids::{self, DomainId, Round};
-use tombolo_core::plan::{self, Plan, Quorum};
+use tombolo_core::plan::{self, Durability, Plan, Quorum};
 use tombolo_core::rng::Rng;
 use tombolo_core::tensor;
 use tombolo_core::time::Micros;
@@ -26,15 +26,20 @@ const SEEDS: u64 = 300;
 
 #[test]
 fn no_fault_breaks_an_invariant_and_every_run_ends() {
-    let (mut commits, mut evicted, mut succeeded) = (0, 0, 0);
+    let (mut commits, mut evicted, mut succeeded, mut resumed) = (0, 0, 0, 0);
     for seed in 0..SEEDS {
-        let check = replay(seed);
+        let check = replay(seed).check;
         commits += check.commits();
+        resumed += check.resumed;
         for views in check.views.windows(2) {
             evicted += usize::from(views[1].out.len() > views[0].out.len());
             succeeded += usize::from(views[1].gateways != views[0].gateways);
         }
     }
+    assert!(
+        resumed > SEEDS as usize / 4,
+        "only {resumed} rounds went on with what was acknowledged"
+    );
     assert!(
         commits > SEEDS as usize * 3,
         "only {commits} commits: nothing was tested"
@@ -77,7 +82,7 @@ fn the_same_seed_takes_the_same_course() {
 }
 
 /// Runs one seed.
-fn replay(seed: u64) -> Checker {
+fn replay(seed: u64) -> World {
     let mut world = stormy(seed);
     let result = catch_unwind(AssertUnwindSafe(|| {
         run(&mut world);
@@ -88,7 +93,7 @@ fn replay(seed: u64) -> Checker {
         eprintln!("{}", world.check.tail());
         resume_unwind(panic);
     }
-    world.check
+    world
 }
 
 fn stormy(seed: u64) -> World {
@@ -122,6 +127,9 @@ fn random_plan(rng: &mut Rng) -> Plan {
             .collect();
     }
     plan.round.grace = Duration::from_millis(rng.below(3000));
+    if rng.below(2) == 0 {
+        plan.round.durability = Durability::Journal;
+    }
     for _ in 0..rng.below(3) {
         let round = 1 + rng.below(plan.rounds);
         let gone = &plan.domains[rng.below(domains as u64) as usize];

@@ -206,10 +206,11 @@ fn a_restarted_coordinator_goes_on_from_its_last_view() {
     view.out.insert(n("d1/n2"), Gone::Evicted(2));
     let mut run = Run::new(pair((2, 1)));
     let view_of = Some(view.clone());
-    run.tell(Message::Start(Committed {
+    let loaded = Committed {
         view: view_of,
         ..loaded(3)
-    }));
+    };
+    run.tell(Message::Start(loaded, None));
     assert_eq!(run.machine.view(), &view);
     let current = run.machine.current.as_ref().unwrap();
     assert_eq!((current.round, current.epoch), (4, 5));

@@ -1,0 +1,349 @@
+//! The folder's rules: which state counts, who may end a round, what may be removed.
+
+use std::io;
+use std::sync::Arc;
+
+use super::{
+    CheckpointError, CommitRecord, FORMAT, Loaded, State, Tally, damaged, files_error, json, state,
+};
+use crate::env::Files;
+use crate::slab::Pool;
+use tombolo_core::event::RoundRecord;
+use tombolo_core::ids::Round;
+use tombolo_core::tensor::{Hash, Layout};
+use tombolo_core::wire::Contribution;
+
+/// Committed states that are kept whatever `checkpoint.every` says: the newest, and one to fall back on should its bytes rot.
+const STATES_KEPT: usize = 2;
+
+/// See the module. Every call blocks.
+#[derive(Clone)]
+pub struct Store {
+    files: Arc<dyn Files>,
+    configuration: Hash,
+    every: u64,
+    pool: Pool,
+}
+
+impl Store {
+    /// The state in `files` of the configuration with that hash; every `every`th state is kept.
+    pub fn new(files: Arc<dyn Files>, configuration: Hash, every: u64, pool: Pool) -> Self {
+        Store {
+            files,
+            configuration,
+            every,
+            pool,
+        }
+    }
+
+    /// The newest committed state, whole and verified, or none of an empty folder. Removes what a crash left behind.
+    ///
+    /// An older state never takes the place of one that does not verify: the round that committed it was announced, and a run that went on
+    /// from before it would take that back (STORE-2).
+    ///
+    /// # Errors
+    /// Records that are not one history of this configuration, or a damaged state.
+    pub fn load(&self, layout: &Layout) -> Result<Option<Loaded>, CheckpointError> {
+        // A record that a killed process did not live to synchronize counts from here on, so it must stay.
+        self.settle("commits")?;
+        let mut history = self.history()?;
+        let stated = history.iter().rfind(|record| record.state.is_some());
+        let loaded = match stated {
+            None => None,
+            Some(stated) => {
+                let read = self.read(stated, layout);
+                Some(read.map_err(|error| self.fallback(error, stated, &history))?)
+            }
+        };
+        self.tidy(&history);
+        let Some(last) = history.pop() else {
+            return Ok(None);
+        };
+        Ok(Some(match loaded {
+            Some(loaded) => Loaded { last, ..loaded },
+            None => Loaded {
+                last,
+                round: 0,
+                accuracy: 0.0,
+                loss: 0.0,
+                model: None,
+                outer: Vec::new(),
+            },
+        }))
+    }
+
+    fn read(&self, stated: &CommitRecord, layout: &Layout) -> Result<Loaded, CheckpointError> {
+        let folder = folder_of(stated);
+        let files = self.files.as_ref();
+        let (model, outer) = state::read(files, &folder, &stated.record, layout, &self.pool)?;
+        Ok(Loaded {
+            last: stated.clone(),
+            round: stated.record.round,
+            accuracy: stated.record.accuracy,
+            loss: stated.record.loss,
+            model: Some(model),
+            outer,
+        })
+    }
+
+    /// Why the newest state cannot be used, and which one before it could be copied.
+    fn fallback(
+        &self,
+        error: CheckpointError,
+        newest: &CommitRecord,
+        history: &[CommitRecord],
+    ) -> CheckpointError {
+        let verifies = |record: &&CommitRecord| {
+            record.record.round < newest.record.round
+                && record.state.is_some()
+                && state::verify(self.files.as_ref(), &folder_of(record), &record.record).is_ok()
+        };
+        CheckpointError::Newest {
+            round: newest.record.round,
+            why: Box::new(error),
+            intact: history
+                .iter()
+                .rev()
+                .find(verifies)
+                .map(|record| record.record.round),
+        }
+    }
+
+    /// The commit records, which must be one history: rounds 1, 2, 3 without a gap, each what its name says, each with a state exactly if it
+    /// was committed.
+    fn history(&self) -> Result<Vec<CommitRecord>, CheckpointError> {
+        let mut history = Vec::new();
+        for (index, name) in self.list("commits")?.iter().enumerate() {
+            let round = index as Round + 1;
+            let path = format!("commits/{name}");
+            let record: CommitRecord = json(self.files.as_ref(), &path)?;
+            if record.configuration != self.configuration {
+                return Err(CheckpointError::OtherRun {
+                    expected: self.configuration,
+                    found: record.configuration,
+                });
+            }
+            record
+                .check(name, round)
+                .map_err(|reason| damaged(&path, reason))?;
+            history.push(record);
+        }
+        let ended = history.len() as Round;
+        for name in self.list("states")? {
+            let round = state::round_of(&name);
+            if let Some(round) = round.filter(|round| *round > ended + 1) {
+                let reason = format!(
+                    "a state of round {round}, but commits/ ends with round {ended}: records are missing"
+                );
+                return Err(damaged(&format!("states/{name}"), reason));
+            }
+        }
+        Ok(history)
+    }
+
+    fn list(&self, folder: &str) -> Result<Vec<String>, CheckpointError> {
+        self.files
+            .list(folder)
+            .map_err(|error| files_error(folder, &error))
+    }
+
+    fn settle(&self, folder: &str) -> Result<(), CheckpointError> {
+        self.files
+            .settle(folder)
+            .map_err(|error| files_error(folder, &error))
+    }
+
+    /// Writes a state and the record that names it, in this order.
+    ///
+    /// # Errors
+    /// Nothing counts that was not recorded. [`CheckpointError::Taken`] if somebody else has ended the round.
+    pub fn commit(&self, layout: &Layout, state: &State) -> Result<(), CheckpointError> {
+        let round = state.record.round;
+        match self.record(round) {
+            // Its state is named by the record and must not be touched. The same round by the same hand is an answer that got lost.
+            Ok(known) => {
+                let same =
+                    known.record == state.record && known.configuration == self.configuration;
+                return match same {
+                    true => self.settle("commits"),
+                    false => Err(CheckpointError::Taken(round)),
+                };
+            }
+            Err(CheckpointError::Missing { .. }) => {}
+            // There may be a record, and what it names would be overwritten.
+            Err(error) => return Err(error),
+        }
+        let name = state::name(&state.record);
+        let folder = format!("states/{name}");
+        state::write(self.files.as_ref(), &folder, layout, state)?;
+        self.end(state.record.clone(), state.tally, Some(name))
+    }
+
+    /// Records how a round ended.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Taken`] if somebody else has ended it.
+    pub fn end(
+        &self,
+        record: RoundRecord,
+        tally: Tally,
+        state: Option<String>,
+    ) -> Result<(), CheckpointError> {
+        let round = record.round;
+        let path = record_path(round);
+        let commit = CommitRecord {
+            format: FORMAT,
+            configuration: self.configuration,
+            record,
+            state,
+            tally,
+        };
+        let bytes = serde_json::to_vec_pretty(&commit).expect("a record is plain data");
+        match self.files.create(&path, &bytes) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if self.record(round)? != commit {
+                    return Err(CheckpointError::Taken(round));
+                }
+                self.settle("commits")
+            }
+            Err(error) => Err(files_error(&path, &error)),
+        }
+    }
+
+    /// Notes a contribution of the open round.
+    ///
+    /// # Errors
+    /// It is not noted, or may be lost.
+    pub fn note(&self, contribution: &Contribution) -> Result<(), CheckpointError> {
+        let path = format!(
+            "{}/{}.json",
+            notes_folder(contribution.round),
+            contribution.domain
+        );
+        let bytes = serde_json::to_vec(contribution).expect("a contribution is plain data");
+        self.files
+            .replace(&path, &[&bytes])
+            .map_err(|error| files_error(&path, &error))
+    }
+
+    /// Removes what is not needed once a round has ended: its notes, and states that need not be kept. What cannot be removed is in nobody's
+    /// way: that is logged, no more.
+    pub fn retain(&self, ended: Round) {
+        if self.record(ended).is_err() {
+            return;
+        }
+        let named = |round: Round, name: &str| {
+            let record = self.record(round).ok();
+            record.is_some_and(|record| record.state.as_deref() == Some(name))
+        };
+        let surplus = self.surplus(ended, |round| round % self.every != 0, named);
+        let Ok(mut surplus) = surplus.inspect_err(warn) else {
+            return;
+        };
+        // Of the last good state nobody knows which one it is until the newest has been read back.
+        if let Some(newest) = surplus.newest
+            && surplus.removable.iter().any(|found| found.is_committed)
+            && let Err(error) = self.record(newest).and_then(|newest| {
+                state::verify(self.files.as_ref(), &folder_of(&newest), &newest.record)
+            })
+        {
+            tracing::warn!(%error, "the newest state does not verify: the ones before it are kept");
+            surplus.removable.retain(|found| !found.is_committed);
+        }
+        self.remove(surplus);
+    }
+
+    /// The same for all that earlier lives left behind, once the newest state was read.
+    fn tidy(&self, history: &[CommitRecord]) {
+        let named = |round: Round, name: &str| {
+            let index = (round as usize).checked_sub(1);
+            let record = index.and_then(|index| history.get(index));
+            record.is_some_and(|record| record.state.as_deref() == Some(name))
+        };
+        let surplus = self.surplus(history.len() as Round, |_| true, named);
+        if let Ok(surplus) = surplus.inspect_err(warn) {
+            self.remove(surplus);
+        }
+    }
+
+    fn remove(&self, surplus: Surplus) {
+        for Removable { path, .. } in surplus.removable {
+            if let Err(error) = self.files.remove(&path) {
+                tracing::warn!(path, %error, "what is not needed any more could not be removed");
+            }
+        }
+    }
+
+    /// What may go once `ended` rounds have ended. Of the rounds that `looked_at` leaves out every state stays.
+    fn surplus(
+        &self,
+        ended: Round,
+        looked_at: impl Fn(Round) -> bool,
+        named: impl Fn(Round, &str) -> bool,
+    ) -> Result<Surplus, CheckpointError> {
+        let mut surplus = Surplus::default();
+        for name in self.list("notes")? {
+            if name.parse().is_ok_and(|round: Round| round <= ended) {
+                surplus.add(format!("notes/{name}"), false);
+            }
+        }
+        let mut newest = 0;
+        for name in self.list("states")?.iter().rev() {
+            // What has no round in its name is not ours to judge.
+            let Some(round) = state::round_of(name).filter(|round| *round <= ended + 1) else {
+                continue;
+            };
+            if newest == STATES_KEPT && !looked_at(round) {
+                continue;
+            }
+            let is_committed = named(round, name);
+            if is_committed && newest < STATES_KEPT {
+                newest += 1;
+                surplus.newest = surplus.newest.max(Some(round));
+            } else if !(is_committed && round.is_multiple_of(self.every)) {
+                surplus.add(format!("states/{name}"), is_committed);
+            }
+        }
+        Ok(surplus)
+    }
+
+    fn record(&self, round: Round) -> Result<CommitRecord, CheckpointError> {
+        json(self.files.as_ref(), &record_path(round))
+    }
+}
+
+fn warn(error: &CheckpointError) {
+    tracing::warn!(%error, "what is not needed any more was not removed");
+}
+
+/// What may be removed.
+#[derive(Default)]
+struct Surplus {
+    /// The newest committed round that has a state.
+    newest: Option<Round>,
+    removable: Vec<Removable>,
+}
+
+struct Removable {
+    path: String,
+    is_committed: bool,
+}
+
+impl Surplus {
+    fn add(&mut self, path: String, is_committed: bool) {
+        self.removable.push(Removable { path, is_committed });
+    }
+}
+fn record_path(round: Round) -> String {
+    format!("commits/{round:06}.json")
+}
+
+fn notes_folder(round: Round) -> String {
+    format!("notes/{round:06}")
+}
+
+fn folder_of(stated: &CommitRecord) -> String {
+    let name = stated.state.as_deref().unwrap_or_default();
+    format!("states/{name}")
+}

@@ -1,0 +1,170 @@
+//! How a round goes on in another life of the coordinator.
+//!
+//! What was fixed at the first gate is fixed for good: reports, weights and clip factors are read back, and so is every contribution that was
+//! acknowledged. Its bytes are not, unless the journal kept them: the domain is asked for them again, and until it offers the same sum once
+//! more, or a newer one in its place, it counts for nothing. It is waited for as long as closing may take, then no longer than anybody else;
+//! if it never comes, the round ends without it and names it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::round::{Current, Phase};
+use super::{Coordinator, Effect};
+use crate::aggregate::{Report, Weight};
+use crate::event::Event;
+use crate::ids::{DomainId, Epoch, NodeId, Round};
+use crate::machine::Context;
+use crate::tensor::Hash;
+use crate::time::Micros;
+use crate::wire::Contribution;
+
+/// What is fixed at a round's first gate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Weighing {
+    /// The round.
+    pub round: Round,
+    /// The view in which it opened.
+    pub epoch: Epoch,
+    /// The model that it starts from.
+    pub base: Hash,
+    /// Who was asked.
+    pub cohort: Vec<NodeId>,
+    /// What is known of each update that was weighed.
+    pub reports: Vec<Report>,
+    /// Whose update was refused, and why.
+    pub refused: Vec<(NodeId, String)>,
+    /// Weight and clip factor of each report.
+    pub weights: Vec<Weight>,
+}
+
+/// An acknowledged contribution.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Noted {
+    /// As announced.
+    pub contribution: Contribution,
+    /// Whether its bytes are in the journal.
+    pub kept: bool,
+}
+
+/// The round that was open when the coordinator ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resumed {
+    /// What was fixed.
+    pub weighing: Weighing,
+    /// What was acknowledged.
+    pub noted: Vec<Noted>,
+}
+
+impl Coordinator {
+    /// Puts the round that has just been opened where the life before left it.
+    pub(super) fn resume(&mut self, cx: &mut Context<'_, Effect>) {
+        let (Some(resumed), Some(current), Some(committed)) =
+            (self.resumed.take(), &mut self.current, &self.committed)
+        else {
+            return;
+        };
+        let Weighing {
+            round, epoch, base, ..
+        } = resumed.weighing;
+        if (round, base) != (current.round, committed.hash) || epoch > current.epoch {
+            return;
+        }
+        current.resume(resumed);
+        current.recall_until(cx.now() + self.plan.round.close_limit);
+        cx.report(Event::RoundResumed {
+            round,
+            acknowledged: current.noted.keys().cloned().collect(),
+            asked_again: current.away.iter().cloned().collect(),
+        });
+        // Who was put out since is in no sum that was noted.
+        let out: Vec<NodeId> = self.view().out.keys().cloned().collect();
+        out.iter().for_each(|node| self.take_out(node));
+    }
+}
+
+impl Current {
+    fn resume(&mut self, resumed: Resumed) {
+        let Weighing {
+            epoch,
+            cohort,
+            reports,
+            refused,
+            weights,
+            ..
+        } = resumed.weighing;
+        self.phase = Phase::Contributions;
+        self.epoch = epoch;
+        self.cohort = cohort;
+        self.reports = by(reports, |report| report.node.clone());
+        self.refused = refused.into_iter().collect();
+        self.weights = weights;
+        let away = resumed.noted.iter().filter(|noted| !noted.kept);
+        self.away = away
+            .map(|noted| noted.contribution.domain.clone())
+            .collect();
+        let noted = resumed.noted.into_iter().map(|noted| noted.contribution);
+        self.noted = by(noted, |contribution| contribution.domain.clone());
+    }
+
+    /// What a later life needs.
+    pub(super) fn weighing(&self, base: Hash) -> Weighing {
+        let refused = self.refused.iter();
+        Weighing {
+            round: self.round,
+            epoch: self.epoch,
+            base,
+            cohort: self.cohort.clone(),
+            reports: self.reports.values().cloned().collect(),
+            refused: refused
+                .map(|(node, reason)| (node.clone(), reason.clone()))
+                .collect(),
+            weights: self.weights.clone(),
+        }
+    }
+
+    /// Sums that are away are waited for until then, and no longer than the round.
+    pub(super) fn recall_until(&mut self, until: Micros) {
+        self.recall_until = until.min(self.deadline);
+    }
+
+    /// What was noted of a domain can only be had once its new gateway offers it, or another sum.
+    pub(super) fn send_away(&mut self, domain: &DomainId, until: Micros) {
+        if self.phase == Phase::Contributions && self.noted.contains_key(domain) {
+            self.away.insert(domain.clone());
+            self.recall_until(until);
+        }
+    }
+
+    /// A domain offers a sum: if it is the one that was acknowledged, its bytes can be had.
+    pub(super) fn found(&mut self, contribution: &Contribution) {
+        if self.noted.get(&contribution.domain) == Some(contribution) {
+            self.away.remove(&contribution.domain);
+        }
+    }
+
+    /// Contributions that were acknowledged and can be had.
+    pub(super) fn at_hand(&self) -> impl Iterator<Item = &Contribution> {
+        let noted = self.noted.iter();
+        noted
+            .filter(|(domain, _)| !self.away.contains(*domain))
+            .map(|(_, noted)| noted)
+    }
+
+    /// Gives up what was acknowledged and cannot be had; names it.
+    pub(super) fn drop_away(&mut self) -> Vec<(DomainId, String)> {
+        let mut dropped = Vec::new();
+        for domain in std::mem::take(&mut self.away) {
+            self.noted.remove(&domain);
+            let reason = "its acknowledged contribution was not offered again after the coordinator was restarted";
+            self.dropped.insert(domain.clone(), reason.to_owned());
+            dropped.push((domain, reason.to_owned()));
+        }
+        dropped
+    }
+}
+
+fn by<K: Ord, V>(values: impl IntoIterator<Item = V>, key: impl Fn(&V) -> K) -> BTreeMap<K, V> {
+    let keyed = values.into_iter().map(|value| (key(&value), value));
+    keyed.collect()
+}

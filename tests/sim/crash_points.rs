@@ -1,0 +1,380 @@
+//! Every change of the disk that a coordinator's state makes, gone wrong in every way, one at a time: each write, synchronization, name given
+//! and name taken. Whatever happened, the next life finds the newest acknowledged state, whole.
+//!
+//! STORE-1, STORE-2: pytorch-lightning#688, lean-ctx#954, dddd_trainer#36, CellBender#253, safetensors#414.
+
+use std::io::ErrorKind;
+use std::sync::{Arc, Mutex};
+
+use tombolo::sim::{Failure, Loss, MemoryDisk, SimWorld};
+use tombolo_actors::checkpoint::{CheckpointError, CommitRecord, State, Store};
+use tombolo_actors::env::Files;
+use tombolo_actors::slab::Pool;
+use tombolo_core::event::{RoundRecord, RoundState};
+use tombolo_core::ids::{NodeId, Round};
+use tombolo_core::outer;
+use tombolo_core::plan::{OuterKind, OuterPlan};
+use tombolo_core::tensor::{Hash, Layout};
+use tombolo_core::wire::Contribution;
+
+const ROUNDS: Round = 7;
+/// Rounds whose states are kept beside the newest two.
+const EVERY: u64 = 3;
+/// Rounds that end without a commit.
+const ABORTED: [Round; 2] = [3, 6];
+/// After this one the coordinator is restarted, whatever else happens.
+const RESTART: Round = 4;
+
+const FAILURES: [Failure; 8] = [
+    Failure::Crash(Loss::Nothing),
+    Failure::Crash(Loss::Everything),
+    Failure::Crash(Loss::Contents),
+    Failure::Crash(Loss::Some { seed: 1 }),
+    Failure::Crash(Loss::Some { seed: 2 }),
+    Failure::Error(ErrorKind::StorageFull),
+    Failure::Error(ErrorKind::Other),
+    Failure::Break(ErrorKind::ReadOnlyFilesystem),
+];
+
+#[test]
+fn at_every_change_and_in_every_way_the_newest_acknowledged_state_survives() {
+    let changes = {
+        let run = Run::new();
+        run.to_the_end().unwrap();
+        run.disk.changes()
+    };
+    assert!(changes > 200, "only {changes} changes: nothing was tested");
+    for failure in FAILURES {
+        // In which way a life ends that the failure did not end, and whether a power cut follows before anything more is written.
+        let ends: &[(Loss, bool)] = match failure {
+            Failure::Crash(Loss::Nothing) => &[(Loss::Nothing, true), (Loss::Nothing, false)],
+            Failure::Crash(_) => &[(Loss::Nothing, true)],
+            Failure::Error(_) | Failure::Break(_) => {
+                &[(Loss::Nothing, false), (Loss::Everything, true)]
+            }
+        };
+        for &(end, cut_again) in ends {
+            for change in 0..changes {
+                let run = Run::new();
+                let replay =
+                    format!("{failure:?} at change {change} of {changes}, {end:?}, {cut_again}");
+                run.disk.fail_at(change, failure);
+                let ended = run.to_the_end();
+                run.disk.set_broken(None);
+                run.restart(end);
+                run.check(&format!("{replay}, after {ended:?}"));
+                if cut_again {
+                    // What was found once must not be lost.
+                    run.restart(Loss::Everything);
+                    run.check(&format!("{replay}, a power cut later"));
+                }
+                run.to_the_end()
+                    .unwrap_or_else(|error| panic!("{replay}: {error}"));
+                run.restart(Loss::Everything);
+                assert_eq!(run.check(&replay), ROUNDS, "{replay}");
+            }
+        }
+    }
+}
+
+/// A disk that fills up anywhere, and is emptied again.
+#[test]
+fn a_disk_of_any_size_that_fills_up_loses_nothing_acknowledged() {
+    let size = {
+        let run = Run::new();
+        run.to_the_end().unwrap();
+        run.disk.size()
+    };
+    for capacity in (0..size).step_by(50) {
+        let run = Run::new();
+        run.disk.set_capacity(Some(capacity));
+        let error = run.to_the_end().expect_err("it does not fit");
+        let said = error.to_string();
+        assert!(said.contains("no storage space"), "{capacity}: {said}");
+        run.restart(Loss::Everything);
+        run.check(&format!("capacity {capacity}"));
+        run.disk.set_capacity(None);
+        run.to_the_end().unwrap();
+        run.restart(Loss::Everything);
+        assert_eq!(run.check("with room"), ROUNDS, "{capacity}");
+    }
+}
+
+/// The coordinator's disk through several lives, and what it was promised.
+struct Run {
+    world: SimWorld,
+    node: NodeId,
+    disk: Arc<MemoryDisk>,
+    promised: Mutex<Promised>,
+}
+
+#[derive(Default)]
+struct Promised {
+    /// The last round whose end was acknowledged, or found by a life that loaded it.
+    ended: Round,
+    /// Acknowledged contributions of the round after it.
+    noted: Vec<Contribution>,
+}
+
+impl Run {
+    fn new() -> Self {
+        let (world, node) = (SimWorld::new(1), "hq/a".parse().unwrap());
+        Run {
+            disk: world.disk(&node),
+            promised: Mutex::default(),
+            world,
+            node,
+        }
+    }
+
+    fn restart(&self, loss: Loss) {
+        self.world.crash_with(&self.node, loss);
+        self.world.restart(&self.node);
+    }
+
+    fn files(&self) -> Arc<dyn Files> {
+        self.world.env(&self.node).files()
+    }
+
+    fn store(&self) -> Store {
+        Store::new(self.files(), Hash([7; 32]), EVERY, Pool::default())
+    }
+
+    fn load(&self) -> Result<Round, CheckpointError> {
+        let loaded = self.store().load(&layout())?;
+        let ended = loaded.map_or(0, |loaded| loaded.last.record.round);
+        let mut promised = self.promised.lock().unwrap();
+        if ended > promised.ended {
+            *promised = Promised {
+                ended,
+                noted: Vec::new(),
+            };
+        }
+        Ok(ended)
+    }
+
+    /// Runs the rounds that are left, as a coordinator would.
+    fn to_the_end(&self) -> Result<(), CheckpointError> {
+        for round in self.load()? + 1..=ROUNDS {
+            for (domain, attempt) in [("hq", 0), ("plant", 0), ("hq", 1)] {
+                let contribution = contribution(round, domain, attempt);
+                match self.store().note(&contribution) {
+                    Ok(()) => self.promised.lock().unwrap().note(contribution),
+                    // It is refused, and the round may end without it.
+                    Err(error) if self.disk.has_ended() => return Err(error),
+                    Err(_) => {}
+                }
+            }
+            if ABORTED.contains(&round) {
+                self.store().end(record(round), tally(round), None)?;
+            } else {
+                self.store().commit(&layout(), &state(round))?;
+            }
+            *self.promised.lock().unwrap() = Promised {
+                ended: round,
+                noted: Vec::new(),
+            };
+            self.store().retain(round);
+            if round == RESTART {
+                self.leave_something_behind()?;
+                if !self.disk.has_ended() {
+                    self.restart(Loss::Everything);
+                }
+                self.load()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As a crash before the record of the next round would.
+    fn leave_something_behind(&self) -> Result<(), CheckpointError> {
+        let path = format!("states/{:06}-0123456789abcdef/manifest.json", RESTART + 1);
+        let result = self.files().replace(&path, &[b"half"]);
+        result.map_err(|error| CheckpointError::Files {
+            path,
+            reason: error.to_string(),
+        })
+    }
+
+    /// Loads, and compares everything with what was promised; gives the last round that ended.
+    fn check(&self, replay: &str) -> Round {
+        let (before, noted) = {
+            let promised = self.promised.lock().unwrap();
+            (promised.ended, promised.noted.clone())
+        };
+        let loaded = self.store().load(&layout());
+        let loaded = loaded.unwrap_or_else(|error| panic!("{replay}: {error}"));
+        let ended = loaded.as_ref().map_or(0, |found| found.last.record.round);
+        assert!(
+            ended == before || ended == before + 1,
+            "{replay}: round {before} was acknowledged, round {ended} is found"
+        );
+        let committed: Vec<Round> = (1..=ended)
+            .filter(|round| !ABORTED.contains(round))
+            .collect();
+        let newest = committed.last().copied();
+        assert_eq!(
+            loaded.as_ref().map_or(0, |found| found.round),
+            newest.unwrap_or(0),
+            "{replay}"
+        );
+        if let Some((found, round)) = loaded.as_ref().zip(newest) {
+            let expected = state(round);
+            let model = found.model.as_ref().expect("a round was committed");
+            assert_eq!(model[..], expected.model[..], "{replay}");
+            let velocity = vec![round as f32; layout().len()];
+            assert_eq!(
+                found.outer,
+                [("velocity".to_owned(), velocity)],
+                "{replay}: a mix"
+            );
+            assert_eq!(found.last.tally, tally(ended), "{replay}");
+        }
+        if ended == before {
+            for contribution in noted {
+                self.is_noted(&contribution, replay);
+            }
+        }
+        self.is_tidy(&committed, ended, replay);
+        self.load().unwrap()
+    }
+
+    fn is_noted(&self, contribution: &Contribution, replay: &str) {
+        let path = format!(
+            "notes/{:06}/{}.json",
+            contribution.round, contribution.domain
+        );
+        let bytes = self.files().read(&path);
+        let bytes = bytes.unwrap_or_else(|error| panic!("{replay}: {error}"));
+        let found: Contribution = serde_json::from_slice(&bytes).unwrap();
+        assert!(
+            found == *contribution || found.attempt > contribution.attempt,
+            "{replay}: {found:?}"
+        );
+    }
+
+    /// What is there is what is needed, no more.
+    fn is_tidy(&self, committed: &[Round], ended: Round, replay: &str) {
+        let files = self.files();
+        let kept: Vec<Round> = committed
+            .iter()
+            .copied()
+            .filter(|round| {
+                round % EVERY == 0 || committed.iter().rev().take(2).any(|r| r == round)
+            })
+            .collect();
+        let states = files.list("states").unwrap();
+        let found: Vec<Round> = states
+            .iter()
+            .map(|name| name.split('-').next().unwrap().parse().unwrap())
+            .collect();
+        assert_eq!(found, kept, "{replay}");
+        for name in files.list("commits").unwrap() {
+            let bytes = files.read(&format!("commits/{name}")).unwrap();
+            let record: CommitRecord = serde_json::from_slice(&bytes).unwrap();
+            let kept = record.state.filter(|state| states.contains(state));
+            assert_eq!(
+                kept.is_some(),
+                found.contains(&record.record.round),
+                "{replay}"
+            );
+        }
+        for name in files.list("notes").unwrap() {
+            let round: Round = name.parse().unwrap();
+            assert!(round > ended, "{replay}: notes of round {round} are left");
+        }
+        let visible = size(files.as_ref(), "");
+        assert_eq!(self.disk.size(), visible, "{replay}: parts are left");
+    }
+}
+
+impl Promised {
+    fn note(&mut self, contribution: Contribution) {
+        self.noted
+            .retain(|noted| noted.domain != contribution.domain);
+        self.noted.push(contribution);
+    }
+}
+
+fn size(files: &dyn Files, path: &str) -> u64 {
+    let Ok(names) = files.list(path) else {
+        return files.read(path).unwrap().len() as u64;
+    };
+    let below = |name: &String| match path {
+        "" => name.clone(),
+        path => format!("{path}/{name}"),
+    };
+    names.iter().map(|name| size(files, &below(name))).sum()
+}
+
+pub fn layout() -> Layout {
+    Layout::new([("bias", vec![3]), ("weight", vec![2, 2])]).unwrap()
+}
+
+fn tally(round: Round) -> (u64, u64, u64) {
+    let aborted = ABORTED.iter().filter(|aborted| **aborted <= round).count() as u64;
+    (round - aborted, 0, aborted)
+}
+
+fn model(round: Round) -> Vec<f32> {
+    (0..layout().len())
+        .map(|index| round as f32 + index as f32 / 8.0)
+        .collect()
+}
+
+fn record(round: Round) -> RoundRecord {
+    let aborted = ABORTED.contains(&round);
+    let (state, base) = match aborted {
+        true => (RoundState::Aborted, round - 1),
+        false => (RoundState::Committed, round),
+    };
+    RoundRecord {
+        round,
+        epoch: 1,
+        state,
+        reason: String::new(),
+        counted: Vec::new(),
+        late: Vec::new(),
+        refused: Vec::new(),
+        accuracy: 0.5,
+        loss: 1.0,
+        weight_norm: 1.0,
+        bytes: 0,
+        bytes_down: 0,
+        bytes_up: 0,
+        model_hash: Hash::of(&model(base)),
+        elapsed_s: 0.1,
+    }
+}
+
+fn state(round: Round) -> State {
+    let mut slab = Pool::default().take(layout().len());
+    slab.copy_from_slice(&model(round));
+    let plan = OuterPlan {
+        optimizer: OuterKind::Momentum,
+        learning_rate: 1.0,
+        momentum: 0.9,
+    };
+    let mut outer = outer::build(&plan, layout().len());
+    let velocity = vec![round as f32; layout().len()];
+    outer.restore(&[("velocity", &velocity)]).unwrap();
+    State {
+        record: record(round),
+        tally: tally(round),
+        model: slab.freeze(),
+        outer: Arc::new(Mutex::new(outer)),
+    }
+}
+
+fn contribution(round: Round, domain: &str, attempt: u32) -> Contribution {
+    Contribution {
+        round,
+        epoch: 1,
+        attempt,
+        domain: domain.parse().unwrap(),
+        members: vec![format!("{domain}/a").parse().unwrap()],
+        weight: 10.0,
+        exponent: 3,
+        chunks: vec![Hash([attempt as u8; 32])],
+    }
+}
