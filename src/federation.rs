@@ -175,8 +175,7 @@ impl Federation {
 
     /// The text of a topology that came through a pipe, so that no other process can read it there.
     pub fn piped(&self) -> Option<&str> {
-        let file = &self.source.0;
-        file.is_pipe.then_some(file.text.as_str())
+        self.blueprint.piped()
     }
 
     /// Trains with trainers of your own instead of the built-in model.

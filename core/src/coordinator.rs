@@ -261,6 +261,7 @@ impl Coordinator {
         self.resume(cx);
         let joined: Vec<DomainId> = self.joined().cloned().collect();
         joined.iter().for_each(|domain| self.tell_open(cx, domain));
+        self.greet_silent(cx);
         self.check(cx);
     }
 

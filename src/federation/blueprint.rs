@@ -37,6 +37,12 @@ pub(crate) struct Built {
 }
 
 impl Blueprint {
+    /// The text of a topology that came through a pipe.
+    pub fn piped(&self) -> Option<&str> {
+        let file = &self.source.0;
+        file.is_pipe.then_some(file.text.as_str())
+    }
+
     /// Reads a topology. The rule that it names may still be registered.
     pub fn read(source: Source) -> Result<Self, Diagnosis> {
         let plan = source.load(&Options {

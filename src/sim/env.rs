@@ -23,7 +23,6 @@ use super::network::{self, Network};
 use super::socket::{SimRuntime, SimSocket, Timer};
 use super::{Shared, SimWorld, nanos};
 use crate::files::{Disk, FolderFiles};
-use crate::world::offload::message_of;
 use crate::world::scope::Scope;
 
 /// The wall clock at the start: 2026-01-01 00:00:00 UTC.

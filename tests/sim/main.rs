@@ -6,5 +6,6 @@ mod checkpoint;
 mod crash_points;
 mod dropout;
 mod membership;
+mod restart;
 mod seeds;
 mod storm;

@@ -4,7 +4,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CheckpointError, FORMAT, Store, files_error};
+use super::{CheckpointError, FORMAT, Store, files_error, json};
 use tombolo_core::tensor::Hash;
 use tombolo_core::view::View;
 
@@ -25,7 +25,7 @@ impl Store {
             return Ok(None);
         };
         let path = format!("views/{name}");
-        let written: Written = self.json(&path)?;
+        let written: Written = json(self.files.as_ref(), &path)?;
         let damaged = |reason: String| CheckpointError::Damaged {
             path: path.clone(),
             reason,
@@ -62,7 +62,7 @@ impl Store {
         match self.files.create(&path, &bytes) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                if self.json::<Written>(&path)? == written {
+                if json::<Written>(self.files.as_ref(), &path)? == written {
                     Ok(())
                 } else {
                     Err(CheckpointError::TakenView(view.epoch))

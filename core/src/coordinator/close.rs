@@ -7,6 +7,7 @@ use super::{Coordinator, Effect, Ending, FoldError, Outcome};
 use crate::event::{Event, Finished, RoundState};
 use crate::ids::{DomainId, NodeId, Round};
 use crate::machine::Context;
+use crate::plan::{BaseWeights, Quorum};
 use crate::text::{Text, clip};
 use crate::time::Micros;
 use crate::wire::{Commit, Control};
@@ -52,7 +53,14 @@ impl Coordinator {
                 && !current.unreachable.contains(node)
                 && self.may_come(node, cx.now())
         });
-        if quorum && (!waiting || current.is_grace_over(cx.now())) {
+        // Who weighs nothing does not help at the second gate: the others are waited for while they may come.
+        let weighty = current.reports.values().filter(|report| {
+            report.samples > 0
+                || self.plan.round.quorum == Quorum::All
+                || self.plan.aggregator.weights == BaseWeights::Equal
+        });
+        let enough = is_met(&self.plan, current, weighty.map(|report| &report.node));
+        if (quorum && !waiting) || (enough && current.is_grace_over(cx.now())) {
             return self.weigh(cx);
         }
         // Who is out of the view may come back, for the next round; until the deadline there is no reason to hurry.
@@ -65,7 +73,7 @@ impl Coordinator {
         // The second gate lies before the deadline, too: the grace leaves it a quarter of the round's time.
         let reserve = current.deadline.since(current.opened) / 4;
         let latest = current.deadline - reserve.min(self.plan.round.close_limit);
-        self.wait_or_abort(cx, quorum, latest);
+        self.wait_or_abort(cx, enough, latest);
     }
 
     fn weigh(&mut self, cx: &mut Context<'_, Effect>) {

@@ -1154,3 +1154,19 @@ fn answer(domain: usize, attempt: Attempt, answer: Answer) -> Effect {
         },
     )
 }
+
+/// flower#7645: a node without rows makes no quorum that the second gate could not meet.
+#[test]
+fn who_weighs_nothing_does_not_close_the_first_gate_while_others_may_come() {
+    let mut run = Run::open(some(&[2, 2], 2, 2));
+    let mut empty = report("d1/n0");
+    empty.samples = 0;
+    run.report("d0/n0");
+    run.tell(dom(1, reported(1, empty)));
+    assert!(
+        !run.events.contains(&Event::QuorumReached { round: 1 }),
+        "one of the two has no rows"
+    );
+    run.report("d1/n1");
+    assert!(run.events.contains(&Event::QuorumReached { round: 1 }));
+}

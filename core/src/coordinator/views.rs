@@ -44,6 +44,18 @@ impl Coordinator {
         }
     }
 
+    /// Asks again where domains stand that could say so and have not: their word may have come when it could not be judged yet.
+    pub(super) fn greet_silent(&mut self, cx: &mut Context<'_, Effect>) {
+        let unheard = self.domains.iter().filter(|(_, entry)| !entry.joined);
+        let unheard: Vec<DomainId> = unheard.map(|(domain, _)| domain.clone()).collect();
+        for domain in unheard {
+            let gateway = self.view().gateway(&domain);
+            if gateway.is_some_and(|gateway| self.reach.get(gateway) == Some(&true)) {
+                self.greet(cx, &domain);
+            }
+        }
+    }
+
     pub(super) fn on_watched(&mut self, cx: &mut Context<'_, Effect>, node: NodeId, word: Word) {
         let is_gateway = self.view().is_gateway(&node);
         match word {
@@ -151,9 +163,11 @@ impl Coordinator {
             Phase::Reports => true,
             Phase::Contributions => !inside(&current.noted) && !inside(&current.noting),
             // Whether it will be weighed, or is being folded, is open.
-            Phase::Weighing | Phase::Fixing | Phase::Folding(_) | Phase::Computing | Phase::Committing => {
-                !current.cohort.contains(node)
-            }
+            Phase::Weighing
+            | Phase::Fixing
+            | Phase::Folding(_)
+            | Phase::Computing
+            | Phase::Committing => !current.cohort.contains(node),
         }
     }
 
@@ -183,8 +197,6 @@ impl Coordinator {
         reached.iter().for_each(|node| self.send_view(cx, node));
         for (domain, gateway) in self.view().gateways.clone() {
             let moved = gateways.get(&domain) != Some(&gateway);
-            let unheard = self.domains.get(&domain).is_some_and(|entry| !entry.joined);
-            let reached = self.reach.get(&gateway).copied().unwrap_or(false);
             if moved {
                 self.domains.insert(domain.clone(), Domain::default());
                 // The sum lies with the old gateway; members still hold their updates, and the new one makes it again.
@@ -193,10 +205,8 @@ impl Coordinator {
                     current.send_away(&domain, until);
                 }
             }
-            if moved || (unheard && reached) {
-                self.greet(cx, &domain);
-            }
         }
+        self.greet_silent(cx);
         self.check(cx);
     }
 

@@ -35,6 +35,8 @@ pub struct Checker {
     pub outcomes: BTreeMap<Round, (Micros, RoundState)>,
     pub behind: Vec<String>,
     pub views: Vec<View>,
+    /// Who was asked in each round.
+    pub cohorts: BTreeMap<Round, Vec<NodeId>>,
     seen: BTreeMap<NodeId, Epoch>,
     /// Who was out at some time since the round was opened.
     out: BTreeSet<NodeId>,
@@ -63,6 +65,7 @@ impl Checker {
             outcomes: BTreeMap::new(),
             behind: Vec::new(),
             views: vec![View::first(plan)],
+            cohorts: BTreeMap::new(),
             seen: BTreeMap::new(),
             out: BTreeSet::new(),
             tail: Vec::new(),
@@ -71,7 +74,13 @@ impl Checker {
 
     /// The last events, for a message that helps.
     pub fn tail(&self) -> String {
-        self.tail[self.tail.len().saturating_sub(60)..].join("\n")
+        self.tail[self.tail.len().saturating_sub(
+            std::env::var("TAIL")
+                .ok()
+                .and_then(|t| t.parse().ok())
+                .unwrap_or(60),
+        )..]
+            .join("\n")
     }
 
     pub fn commits(&self) -> usize {
@@ -85,7 +94,8 @@ impl Checker {
     pub fn on_event(&mut self, now: Micros, event: &Event) {
         self.tail.push(format!("{:>9} ms {event:?}", now.0 / 1000));
         match event {
-            Event::RoundOpened { round, .. } => {
+            Event::RoundOpened { round, cohort, .. } => {
+                self.cohorts.insert(*round, cohort.clone());
                 assert!(!self.outcomes.contains_key(round), "round {round} is over");
                 self.open = Some((*round, now));
                 self.out = self

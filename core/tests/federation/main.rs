@@ -13,13 +13,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use tombolo_core::event::RoundState;
-use tombolo_core::ids::{self, DomainId, Round};
+use tombolo_core::ids::{self, DomainId, NodeId};
 use tombolo_core::plan::{self, Durability, Plan, Quorum};
 use tombolo_core::rng::Rng;
 use tombolo_core::tensor;
 use tombolo_core::time::Micros;
 
-use check::Checker;
 use world::{Happening, World};
 
 const SEEDS: u64 = 300;
@@ -169,7 +168,9 @@ fn judge(world: &World) {
         .check
         .outcomes
         .iter()
-        .filter(|(round, (at, _))| *at > well && can_have_quorum(&world.plan, **round))
+        .filter(|(round, (at, _))| {
+            *at > well && can_have_quorum(&world.plan, &world.check.cohorts[*round])
+        })
         .skip(1);
     if let Some((round, (at, state))) = after.next() {
         assert_ne!(*state, RoundState::Aborted, "ROUND-7: round {round}");
@@ -181,8 +182,8 @@ fn judge(world: &World) {
 }
 
 /// Whether those who are asked, and have a weight, are enough.
-fn can_have_quorum(plan: &Plan, round: Round) -> bool {
-    let mut usable = plan.cohort(round);
+fn can_have_quorum(plan: &Plan, cohort: &[NodeId]) -> bool {
+    let mut usable = cohort.to_vec();
     usable.retain(|node| work::samples(node, plan.seed) > 0);
     let domains: BTreeSet<DomainId> = usable.iter().map(|node| node.domain()).collect();
     match plan.round.quorum {

@@ -55,7 +55,8 @@ fn the_longest_reasons_for_weights_of_the_largest_domain_fit_into_a_message() {
         reason: reason.clone(),
         ..weight_of(&name(rank), 1.0)
     });
-    let effects = run.tell(Message::Weighed(1, Ok(weights.collect())));
+    run.tell(Message::Weighed(1, Ok(weights.collect())));
+    let effects = run.tell(Message::Fixed(1, Ok(())));
     let [Effect::Tell(_, Control::Weigh { weights, .. })] = &effects[..] else {
         panic!("{} effects", effects.len());
     };
