@@ -3,13 +3,15 @@
 //! ```text
 //! commits/000012.json            how round 12 ended; created if absent, so two coordinators cannot both end it
 //! states/000012-<hash>/          model.safetensors, outer.safetensors (if the outer optimizer has state), manifest.json
-//! notes/000013/<domain>.json     a contribution of the open round that was acknowledged
+//! notes/000013/weighing.json     what the open round's first gate has fixed: reports, weights, clip factors
+//! notes/000013/contribution-<domain>.json    acknowledged; with a folder of its bytes if `durability = "journal"`
 //! ```
 //!
 //! A state is written and synchronised first, then the record that names it: a crash between the two leaves an orphan, which the next load
 //! removes. Files are read, written whole, created if absent, listed and removed, nothing else: what every object store can do as well. All
 //! IO runs off the arbiters.
 
+mod notes;
 mod state;
 mod store;
 
@@ -20,12 +22,14 @@ use serde::{Deserialize, Serialize};
 use crate::env::{Files, Work, work};
 use crate::shell::{Actor, Cx, Reply, Stage, pause};
 use crate::slab::{Pool, Slab};
+use tombolo_core::coordinator::{Resumed, Weighing};
 use tombolo_core::event::RoundRecord;
 use tombolo_core::ids::Round;
 use tombolo_core::outer::OuterOptimizer;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::wire::Contribution;
 
+pub(crate) use notes::{is_kept, journal, read_chunk, write_chunk};
 pub use state::Manifest;
 pub use store::Store;
 
@@ -148,6 +152,14 @@ impl CommitRecord {
     }
 }
 
+/// What a folder holds.
+pub struct Found {
+    /// How far the run has come; none if no round has ended.
+    pub committed: Option<Loaded>,
+    /// The round after that, if its first gate was passed.
+    pub open: Option<Resumed>,
+}
+
 /// The newest committed state.
 pub struct Loaded {
     /// How the last round ended.
@@ -181,12 +193,14 @@ pub struct State {
 
 /// What it takes.
 pub enum Message {
-    /// Load the newest committed state, if there is one; remove orphans.
-    Load(Layout, Reply<Result<Option<Loaded>, CheckpointError>>),
+    /// Load the newest committed state and the notes of the round after it; remove orphans.
+    Load(Layout, Reply<Result<Found, CheckpointError>>),
     /// Write a state and its commit record. Asked again, it finds its own work done.
     Commit(Layout, Arc<State>, Reply<Result<(), CheckpointError>>),
     /// Record that a round ended without a commit.
     Abort(RoundRecord, Tally, Reply<Result<(), CheckpointError>>),
+    /// Write down what a round's first gate has fixed, before anybody is told.
+    Fix(Weighing, Reply<Result<(), CheckpointError>>),
     /// Note a contribution before it is acknowledged.
     Note(Contribution, Reply<Result<(), CheckpointError>>),
 }
@@ -257,6 +271,9 @@ impl Actor for Checkpoint {
                 let round = record.round;
                 let job = move |store: &Store| store.end(record, tally, None);
                 self.run(cx, 0, reply, job, move |store| store.retain(round));
+            }
+            Message::Fix(weighing, reply) => {
+                self.run(cx, 0, reply, move |store| store.fix(weighing), |_| {});
             }
             Message::Note(contribution, reply) => {
                 self.run(cx, 0, reply, move |store| store.note(&contribution), |_| {});

@@ -1,36 +1,32 @@
 //! The federation's coordinator: performs what [`tombolo_core::coordinator::Coordinator`] decides.
 
 mod compute;
+mod sums;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use crate::aggregate;
-use crate::checkpoint::{self, CheckpointError, Loaded, State};
+use crate::checkpoint::{self, CheckpointError, Found, Loaded, State};
 use crate::env::{Work, work};
-use crate::link::{self, Incoming, Shelf, Wire};
+use crate::link::{self, Shelf, Wire};
 use crate::node;
 use crate::shell::{AbortOnDrop, Actor, AskError, Cx, Handle, Stage, later};
 use crate::slab::{Pool, Slab, SlabMut};
 use compute::{Bench, Computed, compute, lock, norm, start};
-use tombolo_core::coordinator::{self as machine, Effect, FoldError};
+use tombolo_core::coordinator::{self as machine, Effect, FoldError, Weighing};
 use tombolo_core::event::{Event, RoundRecord, RoundState};
-use tombolo_core::fold::{self, ByteFold};
 use tombolo_core::ids::{DomainId, NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome as Step};
+use tombolo_core::plan::Durability;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trainer;
-use tombolo_core::wire::{CHUNK_ELEMENTS, Contribution, Control, Object};
+use tombolo_core::wire::{Contribution, Control, Object};
 
 /// How often a question to an actor that failed over it is asked again.
 const ASKS_MAX: usize = 4;
-
-/// How soon a fold is begun again after a connection broke: about as long as it takes to dial anew.
-const FOLD_AGAIN: Duration = Duration::from_millis(100);
 
 /// What it takes.
 #[derive(Debug)]
@@ -207,9 +203,7 @@ impl Coordinator {
         match effect {
             Effect::Tell(domain, control) => self.tell(&domain, control),
             Effect::Offer(domain, round) => {
-                let gateway = self.gateway(&domain);
-                let link = gateway.and_then(|gateway| self.setup.links.get(&gateway));
-                if let Some(link) = link {
+                if let Some(link) = self.link(&domain) {
                     // If it cannot be taken, the gateway fetches.
                     let _ = link.post(link::Message::Offer(Object::Step(round)));
                 }
@@ -226,6 +220,7 @@ impl Coordinator {
                     coordinator.step(cx, Some(machine::Message::Weighed(round, answer)));
                 });
             }
+            Effect::Fix(weighing) => self.fix(cx, *weighing),
             Effect::Note(contribution) => self.note(cx, contribution),
             Effect::Fold(round, start, contributions) => self.fold(round, start, contributions),
             Effect::Compute(round) => self.compute(cx, round),
@@ -241,18 +236,31 @@ impl Coordinator {
         }
     }
 
+    fn fix(&self, cx: &mut Cx<Self>, weighing: Weighing) {
+        let (round, checkpoint) = (weighing.round, self.setup.checkpoint.clone());
+        let fixed = async move {
+            let question = |reply| checkpoint::Message::Fix(weighing.clone(), reply);
+            written(checkpoint.ask_again(ASKS_MAX, question).await)
+        };
+        later(cx, fixed, move |coordinator, fixed, cx| {
+            coordinator.step(cx, Some(machine::Message::Fixed(round, fixed)));
+        });
+    }
+
     fn note(&self, cx: &mut Cx<Self>, contribution: Contribution) {
         let (round, domain, attempt) = (
             contribution.round,
             contribution.domain.clone(),
             contribution.attempt,
         );
-        let checkpoint = self.setup.checkpoint.clone();
+        let (setup, link) = (self.setup.clone(), self.link(&domain));
         let noted = async move {
+            if setup.stage.plan.round.durability == Durability::Journal {
+                let domain = (contribution.clone(), link);
+                sums::write_down(&setup, &domain).await?;
+            }
             let question = |reply| checkpoint::Message::Note(contribution.clone(), reply);
-            let answer = checkpoint.ask_again(ASKS_MAX, question).await;
-            let answer = answer.map_err(|error| format!("the checkpoint actor: {error}"))?;
-            answer.map_err(|error| error.to_string())
+            written(setup.checkpoint.ask_again(ASKS_MAX, question).await)
         };
         later(cx, noted, move |coordinator, result, cx| {
             coordinator.step(
@@ -262,20 +270,22 @@ impl Coordinator {
         });
     }
 
+    /// The link to a domain's gateway; none if that is this node.
+    fn link(&self, domain: &DomainId) -> Option<Handle<link::Message>> {
+        let gateway = self.gateway(domain)?;
+        self.setup.links.get(&gateway).cloned()
+    }
+
     /// Folds in a plain task: it reads from the network chunk by chunk and yields in between.
     fn fold(&mut self, round: Round, start: u32, contributions: Vec<Contribution>) {
-        let mut sources = Vec::new();
-        for contribution in contributions {
-            let gateway = self.gateway(&contribution.domain);
-            let link = gateway
-                .as_ref()
-                .and_then(|gateway| self.setup.links.get(gateway))
-                .cloned();
-            sources.push((contribution, link));
-        }
+        let with_links = contributions.into_iter().map(|contribution| {
+            let link = self.link(&contribution.domain);
+            (contribution, link)
+        });
+        let domains: Vec<sums::Domain> = with_links.collect();
         let (setup, own, life) = (self.setup.clone(), self.own.clone(), self.life);
         let task = tokio::task::spawn_local(async move {
-            let result = fold_patiently(&setup, &sources).await;
+            let result = sums::fold(&setup, &domains).await;
             let message = Message::Folded(life, round, start, result.map(Box::new));
             // Fails only if the actor is gone for good, and the run with it.
             let _ = own.tell(message).await;
@@ -413,9 +423,9 @@ impl Coordinator {
             loaded.map_err(|error| error.to_string())
         };
         later(cx, loaded, |coordinator, loaded, cx| match loaded {
-            Ok(loaded) => {
-                coordinator.catch_up(loaded.as_ref());
-                coordinator.prepare(cx, loaded);
+            Ok(found) => {
+                coordinator.catch_up(found.committed.as_ref());
+                coordinator.prepare(cx, found);
             }
             Err(reason) => coordinator.fail(reason),
         });
@@ -431,14 +441,15 @@ impl Coordinator {
         }
     }
 
-    fn prepare(&mut self, cx: &mut Cx<Self>, loaded: Option<Loaded>) {
+    fn prepare(&mut self, cx: &mut Cx<Self>, found: Found) {
+        let Found { committed, open } = found;
         let setup = self.setup.clone();
         let env = setup.stage.env.clone();
         let bytes = Work::Bytes(setup.layout.len() as u64 * 4);
         later(
             cx,
-            work(env.as_ref(), bytes, move || start(&setup, loaded)),
-            |coordinator, ready, cx| {
+            work(env.as_ref(), bytes, move || start(&setup, committed)),
+            move |coordinator, ready, cx| {
                 let ready = ready.unwrap_or_else(|panicked| Err(panicked.to_string()));
                 let (bench, model, committed) = match ready {
                     Ok(ready) => ready,
@@ -451,7 +462,7 @@ impl Coordinator {
                     .put(Object::Model(committed.round), model.bytes());
                 coordinator.bench = Some(Arc::new(Mutex::new(bench)));
                 coordinator.model = Some((committed.round, model));
-                coordinator.step(cx, Some(machine::Message::Start(committed)));
+                coordinator.step(cx, Some(machine::Message::Start(committed, open)));
                 let started = node::Message::CoordinatorStarted;
                 coordinator.setup.node.deliver(started);
             },
@@ -499,151 +510,4 @@ impl Actor for Coordinator {
 fn written(answer: Result<Result<(), CheckpointError>, AskError>) -> Result<(), String> {
     let answer = answer.map_err(|error| format!("the checkpoint actor: {error}"))?;
     answer.map_err(|error| error.to_string())
-}
-
-/// Where a contribution's bytes come from.
-enum Source {
-    /// This node's own domain: they are here.
-    Here(Bytes),
-    /// Another domain's gateway.
-    There(Incoming),
-}
-
-/// A contribution that could not be folded.
-enum Trouble {
-    /// Its bytes did not come: they may, if asked for again.
-    Missing(FoldError),
-    /// They came and are not what was announced, or cannot be used.
-    Wrong(FoldError),
-}
-
-/// Folds, and if a connection breaks on the way begins again until [`machine`] would give up: an acknowledged contribution is not dropped
-/// for a link that is back in a moment.
-async fn fold_patiently(
-    setup: &Setup,
-    domains: &[(Contribution, Option<Handle<link::Message>>)],
-) -> Result<SlabMut, FoldError> {
-    let env = &setup.stage.env;
-    let until = env.now() + setup.stage.plan.round.close_limit / 3;
-    loop {
-        match fold_all(setup, domains).await {
-            Ok(mean) => return Ok(mean),
-            Err(Trouble::Wrong(error)) => return Err(error),
-            Err(Trouble::Missing(error)) if env.now() >= until => return Err(error),
-            Err(Trouble::Missing(error)) => {
-                tracing::debug!(node = %setup.stage.node, ?error, "the fold begins again");
-                env.sleep(FOLD_AGAIN).await;
-            }
-        }
-    }
-}
-
-/// The left fold over domains by name, chunk by chunk, each chunk verified before it is folded.
-async fn fold_all(
-    setup: &Setup,
-    domains: &[(Contribution, Option<Handle<link::Message>>)],
-) -> Result<SlabMut, Trouble> {
-    let stall = setup.stage.plan.round.close_limit / 3;
-    let mut sources = Vec::new();
-    let elements = setup.layout.len();
-    for (contribution, link) in domains {
-        let object = Object::Contribution(contribution.round, contribution.attempt);
-        let domain_error = |reason| FoldError::Domain(contribution.domain.clone(), reason);
-        let blame = |reason: String| Trouble::Missing(domain_error(reason));
-        let source = match link {
-            None => Source::Here(
-                setup
-                    .shelf
-                    .find(object)
-                    .ok_or_else(|| blame("its own gateway has lost it".into()))?,
-            ),
-            Some(link) => {
-                let fetch = link.ask(|reply| link::Message::Fetch(object, reply));
-                let fetched = within(setup, stall, fetch).await.map_err(&blame)?;
-                let incoming = fetched
-                    .map_err(|error| blame(error.to_string()))?
-                    .map_err(|error| blame(error.to_string()))?;
-                if incoming.len != elements as u64 * 4 {
-                    let reason = format!("{} bytes, expected {}", incoming.len, elements * 4);
-                    return Err(Trouble::Wrong(domain_error(reason)));
-                }
-                Source::There(incoming)
-            }
-        };
-        sources.push(source);
-    }
-    let mut sum = setup.pool.take(elements);
-    for (index, chunk) in sum.chunks_mut(CHUNK_ELEMENTS).enumerate() {
-        for (position, ((contribution, _), source)) in domains.iter().zip(&mut sources).enumerate()
-        {
-            let domain_error = |reason| FoldError::Domain(contribution.domain.clone(), reason);
-            let blame = |reason: String| Trouble::Wrong(domain_error(reason));
-            let late = |reason: String| Trouble::Missing(domain_error(reason));
-            let power =
-                fold::power(contribution.exponent).map_err(|error| blame(error.to_string()))?;
-            let pieces = match source {
-                Source::Here(bytes) => vec![bytes.split_to(chunk.len() * 4)],
-                Source::There(incoming) => {
-                    let read = read_exactly(&mut incoming.stream, chunk.len() * 4);
-                    within(setup, stall, read)
-                        .await
-                        .map_err(&late)?
-                        .map_err(&late)?
-                }
-            };
-            let mut hasher = blake3::Hasher::new();
-            pieces.iter().for_each(|piece| {
-                hasher.update(piece);
-            });
-            if contribution.chunks[index] != Hash(*hasher.finalize().as_bytes()) {
-                return Err(blame(format!("chunk {index} is not the announced one")));
-            }
-            let mut term = if position == 0 {
-                ByteFold::first(power)
-            } else {
-                ByteFold::next(power)
-            };
-            for piece in &pieces {
-                term.push(chunk, piece)
-                    .map_err(|error| blame(error.to_string()))?;
-            }
-            term.finish(chunk)
-                .map_err(|error| blame(error.to_string()))?;
-        }
-        tokio::task::yield_now().await;
-    }
-    let total = fold::total(domains.iter().map(|(contribution, _)| contribution.weight));
-    let total = total.map_err(|error| Trouble::Wrong(FoldError::Result(error.to_string())))?;
-    fold::divide(&mut sum, total);
-    Ok(sum)
-}
-
-/// Reads so many bytes, in the pieces in which they came.
-async fn read_exactly(
-    stream: &mut quinn::RecvStream,
-    mut len: usize,
-) -> Result<Vec<Bytes>, String> {
-    let mut pieces = Vec::new();
-    while len > 0 {
-        let chunk = stream
-            .read_chunk(len, true)
-            .await
-            .map_err(|error| error.to_string())?;
-        let chunk = chunk.ok_or_else(|| format!("the stream ended {len} bytes too early"))?;
-        len -= chunk.bytes.len();
-        pieces.push(chunk.bytes);
-    }
-    Ok(pieces)
-}
-
-async fn within<T>(
-    setup: &Setup,
-    limit: Duration,
-    future: impl Future<Output = T>,
-) -> Result<T, String> {
-    tokio::select! {
-        biased;
-        output = future => Ok(output),
-        () = setup.stage.env.sleep(limit) => Err(format!("no progress for {limit:?}")),
-    }
 }

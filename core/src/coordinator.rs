@@ -4,9 +4,13 @@
 //! second, the *contributions* of domains are durably noted (all, or a quorum and the grace): they are folded, the outer step is taken, the
 //! state is written, the commit recorded and announced. A round that misses its deadline without a quorum, or whose result cannot be had in
 //! time or used, is aborted with the reason, and the model stays. What cannot be written down ends the run.
+//!
+//! Weights are on stable storage before anybody is told of them, and contributions before they are acknowledged: a coordinator that is
+//! restarted behind the first gate goes on with the same round. See [`Resumed`].
 
 mod close;
 mod deadline;
+mod resume;
 mod round;
 
 use std::collections::BTreeMap;
@@ -22,14 +26,16 @@ use crate::wire::{Answer, Commit, Contribution, Control, DomainJoin, Open};
 use deadline::Adaptive;
 use round::{Current, Phase};
 
+pub use resume::{Noted, Resumed, Weighing};
+
 /// The only membership view of this version: who is out of a round is out of that round only.
 const EPOCH: Epoch = 1;
 
 /// What comes in.
 #[derive(Debug)]
 pub enum Message {
-    /// The last committed state was loaded (or made): rounds may begin.
-    Start(Committed),
+    /// The last committed state was loaded (or made): rounds may begin, or the one that was interrupted goes on.
+    Start(Committed, Option<Resumed>),
     /// A domain's gateway can be reached.
     DomainUp(DomainId),
     /// A domain's gateway gave no sign of life through all retries.
@@ -38,6 +44,8 @@ pub enum Message {
     Domain(DomainId, Control),
     /// The aggregator's word.
     Weighed(Round, Result<Vec<Weight>, String>),
+    /// What was fixed at the first gate is on stable storage.
+    Fixed(Round, Result<(), String>),
     /// A contribution is on stable storage.
     Noted(Round, DomainId, Attempt, Result<(), String>),
     /// All contributions are folded, or one domain's could not be had.
@@ -98,6 +106,8 @@ pub enum Effect {
     Offer(DomainId, Round),
     /// Ask the aggregator; answer with [`Message::Weighed`].
     Weigh(Round, Vec<Report>),
+    /// Write durably; answer with [`Message::Fixed`].
+    Fix(Box<Weighing>),
     /// Write durably; answer with [`Message::Noted`].
     Note(Contribution),
     /// Fetch and fold these, in this order; answer with [`Message::Folded`].
@@ -120,6 +130,8 @@ pub struct Coordinator {
     plan: Plan,
     layout: Layout,
     committed: Option<Committed>,
+    /// Until the round that it is about is open again.
+    resumed: Option<Resumed>,
     domains: BTreeMap<DomainId, Domain>,
     current: Option<Current>,
     /// The aborted round whose record is being written: the next one opens after it.
@@ -157,6 +169,7 @@ impl Coordinator {
             plan,
             layout,
             committed: None,
+            resumed: None,
             domains,
             current: None,
             recording: None,
@@ -211,6 +224,7 @@ impl Coordinator {
         let deadline = cx.now() + span;
         let close_by = deadline + self.plan.round.close_limit;
         self.current = Some(Current::new(round, cohort, cx.now(), deadline, close_by));
+        self.resume(cx);
         let joined: Vec<DomainId> = self.joined().cloned().collect();
         joined.iter().for_each(|domain| self.tell_open(cx, domain));
         self.check(cx);
@@ -415,6 +429,61 @@ impl Coordinator {
         self.check(cx);
     }
 
+    fn on_weighed(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        round: Round,
+        result: Result<Vec<Weight>, String>,
+    ) {
+        let (Some(current), Some(committed)) = (&mut self.current, &self.committed) else {
+            return;
+        };
+        if (current.round, current.phase) != (round, Phase::Weighing) {
+            return;
+        }
+        let reports: Vec<Report> = current.reports.values().cloned().collect();
+        let result = result.and_then(|weights| {
+            aggregate::check(&reports, &weights).map_err(|error| error.to_string())?;
+            Ok(weights)
+        });
+        match result {
+            Err(reason) => self.abort(cx, reason),
+            Ok(weights) => {
+                current.phase = Phase::Fixing;
+                current.weights = weights;
+                cx.effect(Effect::Fix(Box::new(current.weighing(committed.hash))));
+            }
+        }
+    }
+
+    fn on_fixed(&mut self, cx: &mut Context<'_, Effect>, round: Round, result: Result<(), String>) {
+        let Some(current) = self
+            .current
+            .as_mut()
+            .filter(|current| (current.round, current.phase) == (round, Phase::Fixing))
+        else {
+            return;
+        };
+        if let Err(reason) = result {
+            return self.abort(cx, format!("its weights could not be noted: {reason}"));
+        }
+        current.phase = Phase::Contributions;
+        let nodes = current
+            .weights
+            .iter()
+            .filter(|weight| weight.weight > 0.0)
+            .map(|weight| weight.node.clone());
+        cx.report(Event::Weighed {
+            round,
+            nodes: nodes.collect(),
+        });
+        let joined: Vec<DomainId> = self.joined().cloned().collect();
+        joined
+            .iter()
+            .for_each(|domain| self.tell_weights(cx, domain));
+        self.check(cx);
+    }
+
     fn on_contribute(
         &mut self,
         cx: &mut Context<'_, Effect>,
@@ -446,7 +515,7 @@ impl Coordinator {
         match current.phase {
             Phase::Contributions => {}
             // Made for a coordinator that is no more: once weights are fixed again, the domain is asked again.
-            Phase::Reports | Phase::Weighing => return,
+            Phase::Reports | Phase::Weighing | Phase::Fixing => return,
             Phase::Folding(_) | Phase::Computing | Phase::Committing => {
                 cx.report(Event::LateAnswered {
                     round,
@@ -455,13 +524,15 @@ impl Coordinator {
                 return answer(cx, Answer::Late);
             }
         }
+        current.found(&contribution);
         let known = current.known_attempt(&domain);
         if known.is_some_and(|known| attempt <= known) {
             cx.report(Event::DuplicateAnswered {
                 round,
                 from: domain.to_string(),
             });
-            return answer(cx, Answer::Duplicate);
+            answer(cx, Answer::Duplicate);
+            return self.check(cx);
         }
         let acceptable = match self.plan.domain(&domain) {
             Some(plan) => current.acceptable(plan, &contribution, self.layout.len()),
@@ -516,6 +587,7 @@ impl Coordinator {
                     weight,
                 });
                 current.dropped.remove(&domain);
+                current.away.remove(&domain);
                 current.noted.insert(domain.clone(), contribution);
                 Answer::Acknowledged
             }
@@ -550,9 +622,10 @@ impl Machine for Coordinator {
             self.check(cx);
         }
         match message {
-            Message::Start(committed) => {
+            Message::Start(committed, resumed) => {
                 self.began = Some(cx.now());
                 self.committed = Some(committed);
+                self.resumed = resumed;
                 self.check_ending(cx);
                 self.open_next(cx);
             }
@@ -575,39 +648,8 @@ impl Machine for Coordinator {
                 self.check(cx);
             }
             Message::Domain(domain, control) => self.on_domain(cx, domain, control),
-            Message::Weighed(round, result) => {
-                let Some(current) = self.current.as_mut() else {
-                    return;
-                };
-                if (current.round, current.phase) != (round, Phase::Weighing) {
-                    return;
-                }
-                let reports: Vec<Report> = current.reports.values().cloned().collect();
-                let result = result.and_then(|weights| {
-                    aggregate::check(&reports, &weights).map_err(|error| error.to_string())?;
-                    Ok(weights)
-                });
-                match result {
-                    Err(reason) => self.abort(cx, reason),
-                    Ok(weights) => {
-                        current.phase = Phase::Contributions;
-                        let nodes = weights
-                            .iter()
-                            .filter(|weight| weight.weight > 0.0)
-                            .map(|weight| weight.node.clone());
-                        cx.report(Event::Weighed {
-                            round,
-                            nodes: nodes.collect(),
-                        });
-                        current.weights = weights;
-                        let joined: Vec<DomainId> = self.joined().cloned().collect();
-                        joined
-                            .iter()
-                            .for_each(|domain| self.tell_weights(cx, domain));
-                        self.check(cx);
-                    }
-                }
-            }
+            Message::Weighed(round, result) => self.on_weighed(cx, round, result),
+            Message::Fixed(round, result) => self.on_fixed(cx, round, result),
             Message::Noted(round, domain, attempt, result) => {
                 self.on_noted(cx, round, domain, attempt, result)
             }

@@ -100,6 +100,13 @@ pub enum Event {
         cohort: Vec<NodeId>,
         deadline_ms: u64,
     },
+    /// The coordinator was restarted behind a round's first gate, and goes on with it.
+    RoundResumed {
+        round: Round,
+        acknowledged: Vec<DomainId>,
+        /// Of those, whose bytes are not in the journal.
+        asked_again: Vec<DomainId>,
+    },
     /// A node began to train.
     TrainingStarted { node: NodeId, round: Round },
     /// A node's update lies in its region.

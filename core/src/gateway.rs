@@ -100,6 +100,8 @@ pub struct Gateway {
     adopt_tries: BTreeMap<NodeId, u32>,
     finished: Option<String>,
     present: BTreeSet<NodeId>,
+    /// Who was here since this gateway began.
+    known: BTreeSet<NodeId>,
     silent: BTreeSet<NodeId>,
     holds: BTreeMap<NodeId, (Round, Hash)>,
     adopted: Option<(Round, Hash)>,
@@ -223,6 +225,7 @@ impl Gateway {
             adopt_tries: BTreeMap::new(),
             finished: None,
             present: BTreeSet::new(),
+            known: BTreeSet::new(),
             silent: BTreeSet::new(),
             holds: BTreeMap::new(),
             adopted: None,
@@ -481,6 +484,7 @@ impl Gateway {
                     return cx.effect(Effect::Member(node, Control::Leave { reason }));
                 }
                 self.present.insert(node.clone());
+                self.known.insert(node.clone());
                 self.silent.remove(&node);
                 self.holds.insert(node.clone(), (round, hash));
                 self.adopt_tries.remove(&node);

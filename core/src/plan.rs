@@ -64,6 +64,8 @@ pub struct RoundPlan {
     pub failed_limit: u32,
     /// How long closing may take.
     pub close_limit: Duration,
+    /// How an acknowledged contribution survives a restart of the coordinator.
+    pub durability: Durability,
     /// Who explicitly takes no part in which round.
     pub absent: BTreeMap<Round, Vec<NodeId>>,
 }
@@ -80,6 +82,15 @@ pub enum Quorum {
         /// Domains with an acknowledged contribution.
         domains: usize,
     },
+}
+
+/// How an acknowledged contribution survives a restart of the coordinator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// It is noted; its sender is asked for the bytes again.
+    Resend,
+    /// Its bytes are written down, too.
+    Journal,
 }
 
 /// When a round stops accepting.

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use tombolo_core::plan::Plan;
+use tombolo_core::plan::{Plan, RoundPlan};
 
 /// The hash of everything in a plan that decides the outcome, whatever the file's formatting.
 ///
-/// Not in it: addresses, fabrics, certificates, the state folder and which states are kept there. A node compares it with its peers before
+/// Not in it: addresses, fabrics, certificates, the state folder and what is kept there for how long. A node compares it with its peers before
 /// it joins, and a resumed run with the run before.
 pub fn config_hash(plan: &Plan) -> [u8; 32] {
     *blake3::hash(canonical(plan).as_bytes()).as_bytes()
@@ -31,6 +31,15 @@ fn canonical(plan: &Plan) -> String {
         security: _,
         checkpoint: _,
     } = plan;
+    let RoundPlan {
+        quorum,
+        deadline,
+        grace,
+        failed_limit,
+        close_limit,
+        durability: _,
+        absent,
+    } = round;
     let mut text = String::new();
     let mut line = |key: &str, value: &dyn std::fmt::Debug| {
         writeln!(text, "{key} = {value:?}").expect("writing into a string cannot fail");
@@ -40,7 +49,12 @@ fn canonical(plan: &Plan) -> String {
     line("sync_every", sync_every);
     line("coordinator", coordinator);
     line("seed", seed);
-    line("round", round);
+    line("quorum", quorum);
+    line("deadline", deadline);
+    line("grace", grace);
+    line("failed_limit", failed_limit);
+    line("close_limit", close_limit);
+    line("absent", absent);
     line("model", model);
     line("aggregator", aggregator);
     line("outer", outer);

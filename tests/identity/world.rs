@@ -65,6 +65,7 @@ pub fn plan(folder: &Path) -> Plan {
             grace: Duration::ZERO,
             failed_limit: 1,
             close_limit: Duration::ZERO,
+            durability: Durability::Resend,
             absent: Default::default(),
         },
         model: ModelPlan {

@@ -97,10 +97,8 @@ impl Node {
 
     async fn load(&self, configuration: Hash) -> Result<Option<Loaded>, CheckpointError> {
         let checkpoint = self.checkpoint(configuration);
-        checkpoint
-            .ask(|reply| Message::Load(layout(), reply))
-            .await
-            .unwrap()
+        let asked = checkpoint.ask(|reply| Message::Load(layout(), reply));
+        asked.await.unwrap().map(|found| found.committed)
     }
 
     async fn loaded(&self) -> Loaded {

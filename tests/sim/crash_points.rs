@@ -10,6 +10,8 @@ use tombolo::sim::{Failure, Loss, MemoryDisk, SimWorld};
 use tombolo_actors::checkpoint::{CheckpointError, CommitRecord, State, Store};
 use tombolo_actors::env::Files;
 use tombolo_actors::slab::Pool;
+use tombolo_core::aggregate::{Report, Weight};
+use tombolo_core::coordinator::{Resumed, Weighing};
 use tombolo_core::event::{RoundRecord, RoundState};
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::outer;
@@ -112,8 +114,25 @@ struct Run {
 struct Promised {
     /// The last round whose end was acknowledged, or found by a life that loaded it.
     ended: Round,
-    /// Acknowledged contributions of the round after it.
+    /// The weights of the round after it are written down.
+    is_fixed: bool,
+    /// Its acknowledged contributions.
     noted: Vec<Contribution>,
+}
+
+impl Promised {
+    fn after(ended: Round) -> Self {
+        Promised {
+            ended,
+            ..Promised::default()
+        }
+    }
+
+    fn note(&mut self, contribution: Contribution) {
+        self.noted
+            .retain(|noted| noted.domain != contribution.domain);
+        self.noted.push(contribution);
+    }
 }
 
 impl Run {
@@ -140,22 +159,26 @@ impl Run {
         Store::new(self.files(), Hash([7; 32]), EVERY, Pool::default())
     }
 
-    fn load(&self) -> Result<Round, CheckpointError> {
-        let loaded = self.store().load(&layout())?;
-        let ended = loaded.map_or(0, |loaded| loaded.last.record.round);
+    /// Loads; gives the last round that ended, and the one after it if its weights are fixed.
+    fn load(&self) -> Result<(Round, Option<Resumed>), CheckpointError> {
+        let found = self.store().load(&layout())?;
+        let ended = found.committed.map_or(0, |loaded| loaded.last.record.round);
         let mut promised = self.promised.lock().unwrap();
         if ended > promised.ended {
-            *promised = Promised {
-                ended,
-                noted: Vec::new(),
-            };
+            *promised = Promised::after(ended);
         }
-        Ok(ended)
+        Ok((ended, found.open))
     }
 
     /// Runs the rounds that are left, as a coordinator would.
     fn to_the_end(&self) -> Result<(), CheckpointError> {
-        for round in self.load()? + 1..=ROUNDS {
+        let (ended, mut open) = self.load()?;
+        for round in ended + 1..=ROUNDS {
+            // A round that was interrupted goes on with the weights that it has.
+            if open.take().is_none() {
+                self.store().fix(weighing(round))?;
+                self.promised.lock().unwrap().is_fixed = true;
+            }
             for (domain, attempt) in [("hq", 0), ("plant", 0), ("hq", 1)] {
                 let contribution = contribution(round, domain, attempt);
                 match self.store().note(&contribution) {
@@ -170,10 +193,7 @@ impl Run {
             } else {
                 self.store().commit(&layout(), &state(round))?;
             }
-            *self.promised.lock().unwrap() = Promised {
-                ended: round,
-                noted: Vec::new(),
-            };
+            *self.promised.lock().unwrap() = Promised::after(round);
             self.store().retain(round);
             if round == RESTART {
                 self.leave_something_behind()?;
@@ -198,12 +218,10 @@ impl Run {
 
     /// Loads, and compares everything with what was promised; gives the last round that ended.
     fn check(&self, replay: &str) -> Round {
-        let (before, noted) = {
-            let promised = self.promised.lock().unwrap();
-            (promised.ended, promised.noted.clone())
-        };
-        let loaded = self.store().load(&layout());
-        let loaded = loaded.unwrap_or_else(|error| panic!("{replay}: {error}"));
+        let before = self.promised.lock().unwrap().ended;
+        let found = self.store().load(&layout());
+        let found = found.unwrap_or_else(|error| panic!("{replay}: {error}"));
+        let loaded = found.committed;
         let ended = loaded.as_ref().map_or(0, |found| found.last.record.round);
         assert!(
             ended == before || ended == before + 1,
@@ -231,26 +249,35 @@ impl Run {
             assert_eq!(found.last.tally, tally(ended), "{replay}");
         }
         if ended == before {
-            for contribution in noted {
-                self.is_noted(&contribution, replay);
-            }
+            self.open_round_is_there(found.open, replay);
+        } else {
+            assert_eq!(
+                found.open, None,
+                "{replay}: notes of a round that has ended"
+            );
         }
         self.is_tidy(&committed, ended, replay);
-        self.load().unwrap()
+        self.load().unwrap().0
     }
 
-    fn is_noted(&self, contribution: &Contribution, replay: &str) {
-        let path = format!(
-            "notes/{:06}/{}.json",
-            contribution.round, contribution.domain
-        );
-        let bytes = self.files().read(&path);
-        let bytes = bytes.unwrap_or_else(|error| panic!("{replay}: {error}"));
-        let found: Contribution = serde_json::from_slice(&bytes).unwrap();
-        assert!(
-            found == *contribution || found.attempt > contribution.attempt,
-            "{replay}: {found:?}"
-        );
+    /// ROUND-3: what was acknowledged is known to the next life.
+    fn open_round_is_there(&self, found: Option<Resumed>, replay: &str) {
+        let promised = self.promised.lock().unwrap();
+        let Some(found) = found else {
+            assert!(!promised.is_fixed && promised.noted.is_empty(), "{replay}");
+            return;
+        };
+        assert_eq!(found.weighing, weighing(promised.ended + 1), "{replay}");
+        for expected in &promised.noted {
+            let noted = found.noted.iter().map(|noted| &noted.contribution);
+            let noted = noted.filter(|noted| noted.domain == expected.domain);
+            let noted: Vec<&Contribution> = noted.collect();
+            let [noted] = noted[..] else {
+                panic!("{replay}: {noted:?}")
+            };
+            let newer = noted.attempt > expected.attempt;
+            assert!(noted == expected || newer, "{replay}: {noted:?}");
+        }
     }
 
     /// What is there is what is needed, no more.
@@ -285,14 +312,6 @@ impl Run {
         }
         let visible = size(files.as_ref(), "");
         assert_eq!(self.disk.size(), visible, "{replay}: parts are left");
-    }
-}
-
-impl Promised {
-    fn note(&mut self, contribution: Contribution) {
-        self.noted
-            .retain(|noted| noted.domain != contribution.domain);
-        self.noted.push(contribution);
     }
 }
 
@@ -363,6 +382,37 @@ fn state(round: Round) -> State {
         tally: tally(round),
         model: slab.freeze(),
         outer: Arc::new(Mutex::new(outer)),
+    }
+}
+
+fn weighing(round: Round) -> Weighing {
+    let nodes: Vec<NodeId> = ["hq/a", "plant/a"]
+        .iter()
+        .map(|node| node.parse().unwrap())
+        .collect();
+    let report = |node: &NodeId| Report {
+        node: node.clone(),
+        samples: 10,
+        loss: 1.0 / 3.0,
+        steps: 1,
+        learning_rate: 0.1,
+        norm: f64::from(round as f32 / 7.0),
+        finite: true,
+    };
+    let weight = |node: &NodeId| Weight {
+        node: node.clone(),
+        weight: 0.1 + 0.2,
+        clip: 1.0 / 3.0,
+        reason: String::new(),
+    };
+    Weighing {
+        round,
+        epoch: 1,
+        base: Hash::of(&model(round - 1)),
+        reports: nodes.iter().map(report).collect(),
+        refused: Vec::new(),
+        weights: nodes.iter().map(weight).collect(),
+        cohort: nodes,
     }
 }
 

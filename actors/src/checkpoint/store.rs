@@ -4,14 +4,14 @@ use std::io;
 use std::sync::Arc;
 
 use super::{
-    CheckpointError, CommitRecord, FORMAT, Loaded, State, Tally, damaged, files_error, json, state,
+    CheckpointError, CommitRecord, FORMAT, Found, Loaded, State, Tally, damaged, files_error, json,
+    state,
 };
 use crate::env::Files;
 use crate::slab::Pool;
 use tombolo_core::event::RoundRecord;
 use tombolo_core::ids::Round;
 use tombolo_core::tensor::{Hash, Layout};
-use tombolo_core::wire::Contribution;
 
 /// Committed states that are kept whatever `checkpoint.every` says: the newest, and one to fall back on should its bytes rot.
 const STATES_KEPT: usize = 2;
@@ -19,8 +19,8 @@ const STATES_KEPT: usize = 2;
 /// See the module. Every call blocks.
 #[derive(Clone)]
 pub struct Store {
-    files: Arc<dyn Files>,
-    configuration: Hash,
+    pub(super) files: Arc<dyn Files>,
+    pub(super) configuration: Hash,
     every: u64,
     pool: Pool,
 }
@@ -36,14 +36,15 @@ impl Store {
         }
     }
 
-    /// The newest committed state, whole and verified, or none of an empty folder. Removes what a crash left behind.
+    /// The newest committed state, whole and verified, if there is one, and what is written down of the round after it. Removes what a crash
+    /// left behind.
     ///
     /// An older state never takes the place of one that does not verify: the round that committed it was announced, and a run that went on
     /// from before it would take that back (STORE-2).
     ///
     /// # Errors
-    /// Records that are not one history of this configuration, or a damaged state.
-    pub fn load(&self, layout: &Layout) -> Result<Option<Loaded>, CheckpointError> {
+    /// Records that are not one history of this configuration, or a damaged state or note.
+    pub fn load(&self, layout: &Layout) -> Result<Found, CheckpointError> {
         // A record that a killed process did not live to synchronize counts from here on, so it must stay.
         self.settle("commits")?;
         let mut history = self.history()?;
@@ -56,10 +57,9 @@ impl Store {
             }
         };
         self.tidy(&history);
-        let Some(last) = history.pop() else {
-            return Ok(None);
-        };
-        Ok(Some(match loaded {
+        let open = self.resumed(history.len() as Round)?;
+        let last = history.pop();
+        let committed = last.map(|last| match loaded {
             Some(loaded) => Loaded { last, ..loaded },
             None => Loaded {
                 last,
@@ -69,7 +69,8 @@ impl Store {
                 model: None,
                 outer: Vec::new(),
             },
-        }))
+        });
+        Ok(Found { committed, open })
     }
 
     fn read(&self, stated: &CommitRecord, layout: &Layout) -> Result<Loaded, CheckpointError> {
@@ -141,13 +142,13 @@ impl Store {
         Ok(history)
     }
 
-    fn list(&self, folder: &str) -> Result<Vec<String>, CheckpointError> {
+    pub(super) fn list(&self, folder: &str) -> Result<Vec<String>, CheckpointError> {
         self.files
             .list(folder)
             .map_err(|error| files_error(folder, &error))
     }
 
-    fn settle(&self, folder: &str) -> Result<(), CheckpointError> {
+    pub(super) fn settle(&self, folder: &str) -> Result<(), CheckpointError> {
         self.files
             .settle(folder)
             .map_err(|error| files_error(folder, &error))
@@ -209,22 +210,6 @@ impl Store {
             }
             Err(error) => Err(files_error(&path, &error)),
         }
-    }
-
-    /// Notes a contribution of the open round.
-    ///
-    /// # Errors
-    /// It is not noted, or may be lost.
-    pub fn note(&self, contribution: &Contribution) -> Result<(), CheckpointError> {
-        let path = format!(
-            "{}/{}.json",
-            notes_folder(contribution.round),
-            contribution.domain
-        );
-        let bytes = serde_json::to_vec(contribution).expect("a contribution is plain data");
-        self.files
-            .replace(&path, &[&bytes])
-            .map_err(|error| files_error(&path, &error))
     }
 
     /// Removes what is not needed once a round has ended: its notes, and states that need not be kept. What cannot be removed is in nobody's
@@ -337,10 +322,6 @@ impl Surplus {
 }
 fn record_path(round: Round) -> String {
     format!("commits/{round:06}.json")
-}
-
-fn notes_folder(round: Round) -> String {
-    format!("notes/{round:06}")
 }
 
 fn folder_of(stated: &CommitRecord) -> String {

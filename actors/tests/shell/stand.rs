@@ -16,9 +16,9 @@ use tombolo_actors::shell::{Actor, Census, Cx, Handle, Reply, Stage, pause, supe
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::{
-    AggregatorPlan, BaseWeights, CheckpointPlan, Clip, Deadline, HeartbeatPlan, Init, ModelPlan,
-    Order, OuterKind, OuterPlan, Partition, Plan, Quorum, RoundPlan, SecurityPlan, SyncEvery,
-    TrainerKind,
+    AggregatorPlan, BaseWeights, CheckpointPlan, Clip, Deadline, Durability, HeartbeatPlan, Init,
+    ModelPlan, Order, OuterKind, OuterPlan, Partition, Plan, Quorum, RoundPlan, SecurityPlan,
+    SyncEvery, TrainerKind,
 };
 use tombolo_core::rng::Rng;
 use tombolo_core::time::Micros;
@@ -243,6 +243,7 @@ fn plan() -> Plan {
             grace: Duration::ZERO,
             failed_limit: 1,
             close_limit: Duration::ZERO,
+            durability: Durability::Resend,
             absent: Default::default(),
         },
         model: ModelPlan {

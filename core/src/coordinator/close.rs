@@ -23,14 +23,16 @@ impl Coordinator {
         match current.phase {
             Phase::Reports => self.check_reports(cx),
             Phase::Contributions => self.check_contributions(cx),
-            Phase::Weighing | Phase::Folding(_) | Phase::Computing
+            Phase::Weighing | Phase::Fixing | Phase::Folding(_) | Phase::Computing
                 if cx.now() >= current.close_by =>
             {
                 let limit = self.plan.round.close_limit;
                 let reason = format!("closing took longer than close_limit ({limit:?})");
                 self.abort(cx, reason);
             }
-            Phase::Weighing | Phase::Folding(_) | Phase::Computing => cx.wake_at(current.close_by),
+            Phase::Weighing | Phase::Fixing | Phase::Folding(_) | Phase::Computing => {
+                cx.wake_at(current.close_by);
+            }
             // Its record may exist already: only the answer tells.
             Phase::Committing => {}
         }
@@ -82,9 +84,9 @@ impl Coordinator {
         let Some(current) = &mut self.current else {
             return;
         };
-        let members = current.noted.values().flat_map(|noted| &noted.members);
-        let quorum = is_met(&self.plan, current, members.clone());
+        let members = current.at_hand().flat_map(|noted| &noted.members);
         let inside: BTreeSet<&NodeId> = members.collect();
+        let quorum = is_met(&self.plan, current, inside.iter().copied());
         let outside: Vec<&NodeId> = current
             .weights
             .iter()
@@ -92,15 +94,18 @@ impl Coordinator {
             .map(|weight| &weight.node)
             .collect();
         let domains = &self.domains;
-        let waiting = !current.noting.is_empty()
-            || outside.iter().any(|node| {
-                let domain = node.domain();
-                !current.unreachable.contains(*node)
-                    && !current.failed.contains_key(*node)
-                    && !current.dropped.contains_key(&domain)
-                    && !domains.get(&domain).is_some_and(|domain| domain.lost)
-            });
         let now = cx.now();
+        let may_come = |node: &NodeId| {
+            let domain = node.domain();
+            !current.unreachable.contains(node)
+                && !current.failed.contains_key(node)
+                && !current.dropped.contains_key(&domain)
+                && !domains.get(&domain).is_some_and(|domain| domain.lost)
+        };
+        let waiting = !current.noting.is_empty() || outside.iter().any(|node| may_come(node));
+        if quorum && waiting && now < current.recall_until {
+            return cx.wake_at(current.recall_until);
+        }
         if quorum && (!waiting || current.deadline <= now || current.is_grace_over(now)) {
             return self.fold(cx, 0);
         }
@@ -148,6 +153,13 @@ impl Coordinator {
         let Some(current) = &mut self.current else {
             return;
         };
+        for (domain, reason) in current.drop_away() {
+            cx.report(Event::DomainDropped {
+                round: current.round,
+                domain,
+                reason,
+            });
+        }
         current.phase = Phase::Folding(start);
         current.close_by = current.close_by.min(cx.now() + self.plan.round.close_limit);
         cx.wake_at(current.close_by);

@@ -15,6 +15,7 @@ use crate::wire::{CHUNK_ELEMENTS, Contribution};
 pub(super) enum Phase {
     Reports,
     Weighing,
+    Fixing,
     Contributions,
     Folding(u32),
     Computing,
@@ -37,6 +38,10 @@ pub(super) struct Current {
     pub(super) weights: Vec<Weight>,
     pub(super) noting: BTreeMap<DomainId, Contribution>,
     pub(super) noted: BTreeMap<DomainId, Contribution>,
+    /// Of the noted ones those whose bytes an earlier life had access to, and this one does not yet.
+    pub(super) away: BTreeSet<DomainId>,
+    /// Until then everybody is waited for: the round goes on in a life that nobody has a link to yet.
+    pub(super) recall_until: Micros,
     pub(super) dropped: BTreeMap<DomainId, String>,
     pub(super) arrivals: BTreeMap<NodeId, Duration>,
     pub(super) outcome: Option<Outcome>,
@@ -66,6 +71,8 @@ impl Current {
             weights: Vec::new(),
             noting: BTreeMap::new(),
             noted: BTreeMap::new(),
+            away: BTreeSet::new(),
+            recall_until: opened,
             dropped: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             outcome: None,
@@ -252,10 +259,7 @@ impl Current {
         let (what, have): (&str, BTreeSet<&NodeId>) = match self.phase {
             Phase::Contributions => (
                 "contributions",
-                self.noted
-                    .values()
-                    .flat_map(|noted| &noted.members)
-                    .collect(),
+                self.at_hand().flat_map(|noted| &noted.members).collect(),
             ),
             _ => ("reports", self.reports.keys().collect()),
         };

@@ -1,4 +1,5 @@
 mod closing;
+mod restart;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::plan::samples::{layout, plan};
 fn nothing_opens_before_the_state_is_loaded() {
     let mut run = Run::new(plan(&[2, 2]));
     assert_eq!(run.tell(join()), []);
-    let opens = run.tell(Message::Start(loaded(0)));
+    let opens = run.tell(Message::Start(loaded(0), None));
     assert_eq!(opens, [Effect::Tell(d(0), open(1, 0, &["d0/n0", "d0/n1"]))]);
     assert!(matches!(
         run.events[..],
@@ -621,6 +622,7 @@ fn answers_of_another_start_or_round_change_nothing() {
         Message::Committed(1, Ok(())),
         Message::Recorded(1, Ok(())),
         Message::Weighed(1, Ok(vec![])),
+        Message::Fixed(1, Ok(())),
         Message::Noted(1, d(0), 0, Ok(())),
     ] {
         assert_eq!(run.tell(message), []);
@@ -694,53 +696,6 @@ fn what_cannot_be_written_ends_the_run() {
     assert_eq!((finished.rounds, finished.model_hash), (0, hash(0)));
 }
 
-// ---- restart ----
-
-#[test]
-fn a_restarted_coordinator_runs_the_open_round_again_and_takes_what_is_still_there() {
-    let mut run = Run::new(plan(&[1]));
-    run.tell(Message::Start(loaded(4)));
-    assert_eq!(
-        run.domain(0, join_of(&layout())),
-        [Effect::Tell(d(0), open(5, 4, &["d0/n0"]))]
-    );
-    let early = Contribution {
-        round: 5,
-        ..contribution(0, 2, &["d0/n0"])
-    };
-    assert_eq!(
-        run.domain(0, Control::Contribute(early.clone())),
-        [],
-        "asked for again once weighed"
-    );
-    run.domain(0, reported(5, report("d0/n0")));
-    run.tell(Message::Weighed(5, Ok(vec![weight_of("d0/n0", 1.0)])));
-    assert_eq!(
-        run.domain(0, Control::Contribute(early.clone())),
-        [Effect::Note(early)]
-    );
-}
-
-#[test]
-fn a_restart_after_the_last_round_only_hands_out_the_model() {
-    let mut run = Run::new(plan(&[1]));
-    assert_eq!(run.tell(Message::Start(loaded(10))), []);
-    let effects = run.domain(0, join_of(&layout()));
-    assert!(matches!(
-        effects[..],
-        [Effect::Tell(_, Control::Commit(Commit { round: 10, .. }))]
-    ));
-    run.domain(
-        0,
-        Control::Adopted {
-            round: 10,
-            hash: hash(10),
-            nodes: vec![],
-        },
-    );
-    assert_eq!(run.finished().reason, "");
-}
-
 // ---- the end ----
 
 #[test]
@@ -798,7 +753,7 @@ fn a_stop_before_the_start_ends_the_run_at_the_start() {
     let mut run = Run::new(plan(&[1]));
     run.tell(Message::Stop("interrupted".into()));
     assert!(run.is_running());
-    run.tell(Message::Start(loaded(3)));
+    run.tell(Message::Start(loaded(3), None));
     assert_eq!(run.finished().reason, "interrupted");
     assert!(!run.opened(4));
 }
@@ -897,7 +852,7 @@ impl Run {
     fn open(plan: Plan) -> Self {
         let mut run = Run::new(plan);
         run.tell(join());
-        run.tell(Message::Start(loaded(0)));
+        run.tell(Message::Start(loaded(0), None));
         run
     }
 
@@ -976,7 +931,11 @@ impl Run {
             .iter()
             .map(|(node, weight)| weight_of(node, *weight))
             .collect();
-        self.tell(Message::Weighed(1, Ok(weights)))
+        let effects = self.tell(Message::Weighed(1, Ok(weights)));
+        match effects[..] {
+            [Effect::Fix(_)] => self.tell(Message::Fixed(1, Ok(()))),
+            _ => effects,
+        }
     }
 
     fn contribute(&mut self, domain: usize, attempt: Attempt, members: &[&str]) -> Vec<Effect> {

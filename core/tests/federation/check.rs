@@ -24,6 +24,10 @@ pub struct Checker {
     updates: BTreeMap<Label, (NodeId, Round, Hash)>,
     norms: BTreeMap<NodeId, f64>,
     acknowledged: BTreeMap<Round, BTreeSet<NodeId>>,
+    /// Rounds whose weights are written down.
+    fixed: BTreeSet<Round>,
+    /// Rounds that went on in another life with contributions that were acknowledged in the one before.
+    pub resumed: usize,
     announced: Vec<Contribution>,
     aggregate: Vec<(NodeId, Label)>,
     pub models: BTreeMap<Round, Hash>,
@@ -46,6 +50,8 @@ impl Checker {
             updates: BTreeMap::new(),
             norms: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
+            fixed: BTreeSet::new(),
+            resumed: 0,
             announced: Vec::new(),
             aggregate: Vec::new(),
             models: [(0, initial())].into(),
@@ -74,6 +80,9 @@ impl Checker {
             Event::RoundOpened { round, .. } => {
                 assert!(!self.outcomes.contains_key(round), "round {round} is over");
                 self.open = Some((*round, now));
+            }
+            Event::RoundResumed { acknowledged, .. } => {
+                self.resumed += usize::from(!acknowledged.is_empty());
             }
             Event::Reported { round, .. } => self.is_accepting(now, *round),
             Event::Acknowledged { round, domain, .. } => {
@@ -111,7 +120,16 @@ impl Checker {
         self.updates.insert(update, (node.clone(), round, base));
     }
 
-    pub fn on_weighing(&mut self, _round: Round, reports: &[Report]) {
+    /// ROUND-3: what was fixed, and acknowledged on the strength of it, is fixed for every life.
+    pub fn on_fixed(&mut self, round: Round) {
+        self.fixed.insert(round);
+    }
+
+    pub fn on_weighing(&mut self, round: Round, reports: &[Report]) {
+        assert!(
+            !self.fixed.contains(&round),
+            "round {round} is weighed twice"
+        );
         self.norms = reports.iter().map(|r| (r.node.clone(), r.norm)).collect();
         self.announced.clear();
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tombolo_core::event::RoundState;
 use tombolo_core::ids::{self, DomainId, Round};
-use tombolo_core::plan::{self, Plan, Quorum};
+use tombolo_core::plan::{self, Durability, Plan, Quorum};
 use tombolo_core::rng::Rng;
 use tombolo_core::tensor;
 use tombolo_core::time::Micros;
@@ -25,10 +25,16 @@ const SEEDS: u64 = 300;
 
 #[test]
 fn no_fault_breaks_an_invariant_and_every_run_ends() {
-    let mut commits = 0;
+    let (mut commits, mut resumed) = (0, 0);
     for seed in 0..SEEDS {
-        commits += replay(seed);
+        let world = replay(seed);
+        commits += world.check.commits();
+        resumed += world.check.resumed;
     }
+    assert!(
+        resumed > SEEDS as usize / 4,
+        "only {resumed} rounds went on with what was acknowledged"
+    );
     assert!(
         commits > SEEDS as usize * 3,
         "only {commits} commits: nothing was tested"
@@ -66,8 +72,8 @@ fn the_same_seed_takes_the_same_course() {
     assert_ne!(course(5), course(6));
 }
 
-/// Runs one seed; returns how many rounds were committed.
-fn replay(seed: u64) -> usize {
+/// Runs one seed.
+fn replay(seed: u64) -> World {
     let mut world = stormy(seed);
     let result = catch_unwind(AssertUnwindSafe(|| {
         run(&mut world);
@@ -78,7 +84,7 @@ fn replay(seed: u64) -> usize {
         eprintln!("{}", world.check.tail());
         resume_unwind(panic);
     }
-    world.check.commits()
+    world
 }
 
 fn stormy(seed: u64) -> World {
@@ -105,6 +111,9 @@ fn random_plan(rng: &mut Rng) -> Plan {
         };
     }
     plan.round.grace = Duration::from_millis(rng.below(3000));
+    if rng.below(2) == 0 {
+        plan.round.durability = Durability::Journal;
+    }
     for _ in 0..rng.below(3) {
         let round = 1 + rng.below(plan.rounds);
         let gone = &plan.domains[rng.below(domains as u64) as usize];

@@ -7,6 +7,7 @@ use tombolo_core::coordinator::{Effect, FoldError, Message, Outcome};
 use tombolo_core::gateway::{self, Gather};
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::member;
+use tombolo_core::plan::Durability;
 use tombolo_core::tensor::Hash;
 use tombolo_core::trainer::Trained;
 use tombolo_core::wire::{
@@ -15,7 +16,7 @@ use tombolo_core::wire::{
 };
 
 use crate::samples::layout;
-use crate::world::{Content, Happening, Label, World, initial, label};
+use crate::world::{Content, Happening, Label, Sum, World, initial, label};
 
 /// Region keys: each node uses the same memory again and again, as the actors do.
 const UPDATE: u64 = 1;
@@ -237,7 +238,7 @@ impl World {
     }
 
     fn gathered(&mut self, node: &NodeId, gather: Gather) {
-        let mut sum: Option<Vec<(NodeId, Label)>> = None;
+        let mut sum: Option<Sum> = None;
         let mut blamed = None;
         for (slice, region) in &gather.parts {
             let part = match self.read(region) {
@@ -325,22 +326,21 @@ impl World {
                     .map_err(|error| error.to_string());
                 self.reply(life, 1, 20, Message::Weighed(round, answer));
             }
-            Effect::Note(contribution) => {
-                let failed = self.faults && self.chance(0.02);
-                let result = if failed {
-                    Err("disk full".to_owned())
-                } else {
-                    Ok(())
-                };
-                self.check.on_note(&contribution);
-                let Contribution {
-                    round,
-                    domain,
-                    attempt,
-                    ..
-                } = contribution;
-                self.reply(life, 1, 40, Message::Noted(round, domain, attempt, result));
+            Effect::Fix(weighing) => {
+                let (round, failed) = (weighing.round, self.faults && self.chance(0.01));
+                let mut result = Ok(());
+                if failed {
+                    result = Err("disk full".to_owned());
+                }
+                // What failed may be there all the same.
+                if !failed || self.chance(0.5) {
+                    self.check.on_fixed(round);
+                    self.notes.weighing = Some(*weighing);
+                    self.notes.noted.clear();
+                }
+                self.reply(life, 1, 20, Message::Fixed(round, result));
             }
+            Effect::Note(contribution) => self.note(life, contribution),
             Effect::Fold(round, start, contributions) => {
                 let result = self.fold_all(&contributions);
                 self.reply(life, 5, 80, Message::Folded(round, start, result));
@@ -358,9 +358,37 @@ impl World {
         }
     }
 
+    fn note(&mut self, life: u64, contribution: Contribution) {
+        let (round, attempt) = (contribution.round, contribution.attempt);
+        let domain = contribution.domain.clone();
+        let sum = match self.plan.round.durability {
+            Durability::Resend => Ok(None),
+            Durability::Journal => self.fetch(&contribution).map(Some),
+        };
+        let failed = self.faults && self.chance(0.02);
+        let mut result = sum
+            .as_ref()
+            .map(drop)
+            .map_err(|reason| (*reason).to_owned());
+        if failed {
+            result = Err("disk full".to_owned());
+        }
+        self.check.on_note(&contribution);
+        if let Ok(sum) = sum
+            && (!failed || self.chance(0.5))
+        {
+            let noted = (contribution, sum);
+            self.notes.noted.insert(domain.clone(), noted);
+        }
+        self.reply(life, 1, 40, Message::Noted(round, domain, attempt, result));
+    }
+
     fn reply(&mut self, life: u64, least: u64, most: u64, message: Message) {
         // Writing always ends; whatever else is asked for may never be answered.
-        let writing = matches!(message, Message::Committed(..) | Message::Recorded(..));
+        let writing = matches!(
+            message,
+            Message::Committed(..) | Message::Recorded(..) | Message::Fixed(..)
+        );
         let silent = !writing && self.chance(0.01);
         if self.faults && silent {
             return;
@@ -374,26 +402,39 @@ impl World {
     }
 
     fn fold_all(&mut self, contributions: &[Contribution]) -> Result<(), FoldError> {
-        let coordinator = self.plan.coordinator.clone();
         let mut sums = Vec::new();
         for contribution in contributions {
-            let blame =
-                |reason: &str| FoldError::Domain(contribution.domain.clone(), reason.into());
-            let gateway = self.gateway_of(&contribution.domain);
-            if !self.is_up(&gateway, &coordinator) {
-                return Err(blame("out of reach"));
-            }
-            let shelf = &self.nodes[&gateway].shelf;
-            let Some(sum) = shelf.get(&(contribution.round, contribution.attempt)) else {
-                return Err(blame("not on the shelf"));
+            let written = self.notes.noted.get(&contribution.domain);
+            let kept = written.and_then(|(noted, sum)| {
+                let same = noted == contribution;
+                sum.clone().filter(|_| same)
+            });
+            let sum = match kept {
+                Some(sum) => Ok(sum),
+                None => self.fetch(contribution),
             };
-            if contribution.chunks != [chunk(sum)] {
-                return Err(blame("not the announced bytes"));
-            }
-            sums.extend(sum.clone());
+            sums.extend(sum.map_err(|reason| {
+                FoldError::Domain(contribution.domain.clone(), reason.to_owned())
+            })?);
         }
         self.check.on_folded(contributions, sums);
         Ok(())
+    }
+
+    fn fetch(&mut self, contribution: &Contribution) -> Result<Sum, &'static str> {
+        let coordinator = self.plan.coordinator.clone();
+        let gateway = self.gateway_of(&contribution.domain);
+        if !self.is_up(&gateway, &coordinator) {
+            return Err("out of reach");
+        }
+        let shelf = &self.nodes[&gateway].shelf;
+        let Some(sum) = shelf.get(&(contribution.round, contribution.attempt)) else {
+            return Err("not on the shelf");
+        };
+        match contribution.chunks == [chunk(sum)] {
+            true => Ok(sum.clone()),
+            false => Err("not the announced bytes"),
+        }
     }
 
     fn compute(&mut self, life: u64, round: Round) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tombolo_core::aggregate::Report;
 use tombolo_core::authorize::{Part, authorize};
-use tombolo_core::coordinator::{self, Committed, Coordinator};
+use tombolo_core::coordinator::{self, Committed, Coordinator, Noted, Resumed, Weighing};
 use tombolo_core::event::{Event, Finished, RoundRecord};
 use tombolo_core::gateway::{self, Gateway};
 use tombolo_core::ids::{Attempt, DomainId, NodeId, Round};
@@ -18,7 +18,7 @@ use tombolo_core::plan::Plan;
 use tombolo_core::rng::Rng;
 use tombolo_core::tensor::Hash;
 use tombolo_core::time::Micros;
-use tombolo_core::wire::{Control, RegionRef};
+use tombolo_core::wire::{Contribution, Control, RegionRef};
 
 use crate::check::Checker;
 use crate::samples::layout;
@@ -68,7 +68,7 @@ pub struct Node {
     pub member: Option<Member>,
     pub gateway: Option<Gateway>,
     pub regions: BTreeMap<u64, Content>,
-    pub shelf: BTreeMap<(Round, Attempt), Vec<(NodeId, Label)>>,
+    pub shelf: BTreeMap<(Round, Attempt), Sum>,
     pub obtaining: bool,
     pub wanted: Option<(Round, Hash)>,
 }
@@ -82,6 +82,17 @@ struct Link {
     queues: BTreeMap<NodeId, VecDeque<Control>>,
 }
 
+/// What is written down of the open round.
+#[derive(Default)]
+pub struct Notes {
+    pub weighing: Option<Weighing>,
+    /// With the sum itself, if there is a journal.
+    pub noted: BTreeMap<DomainId, (Contribution, Option<Sum>)>,
+}
+
+/// What a domain's contribution is made of.
+pub type Sum = Vec<(NodeId, Label)>;
+
 pub struct World {
     pub plan: Plan,
     pub now: Micros,
@@ -91,6 +102,7 @@ pub struct World {
     pub coordinator_life: u64,
     wake: u64,
     pub committed: Committed,
+    pub notes: Notes,
     pub check: Checker,
     pub finished: Option<Finished>,
     pub faults: bool,
@@ -133,6 +145,7 @@ impl World {
             coordinator_life: 0,
             wake: 0,
             committed,
+            notes: Notes::default(),
             finished: None,
             faults: true,
             links: BTreeMap::new(),
@@ -274,7 +287,7 @@ impl World {
         self.coordinator = Some(Coordinator::new(self.plan.clone(), layout()));
         self.check.on_restart();
         let life = self.coordinator_life;
-        let start = coordinator::Message::Start(self.committed.clone());
+        let start = coordinator::Message::Start(self.committed.clone(), self.resumed());
         self.after(50, 300, Happening::Coordinator(life, start));
         let mut domains: BTreeSet<DomainId> = [self.plan.coordinator.domain()].into();
         for peer in self.plan.peers(&self.plan.coordinator.clone()) {
@@ -286,6 +299,17 @@ impl World {
             let up = coordinator::Message::DomainUp(domain);
             self.after(300, 310, Happening::Coordinator(life, up));
         }
+    }
+
+    fn resumed(&self) -> Option<Resumed> {
+        let noted = self.notes.noted.values().map(|(contribution, sum)| Noted {
+            contribution: contribution.clone(),
+            kept: sum.is_some(),
+        });
+        Some(Resumed {
+            weighing: self.notes.weighing.clone()?,
+            noted: noted.collect(),
+        })
     }
 
     /// A process ends, and its memory with it.
@@ -539,6 +563,7 @@ impl World {
     /// A round's outcome reaches the disk.
     pub fn write(&mut self, record: &RoundRecord, hash: Option<Hash>) {
         self.check.on_record(self.now, record);
+        self.notes = Notes::default();
         self.committed.ended = record.round;
         if let Some(hash) = hash {
             self.check.on_commit(record.round, hash);

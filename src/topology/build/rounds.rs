@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tombolo_core::ids::{NodeId, Round};
-use tombolo_core::plan::{Deadline, Quorum, RoundPlan};
+use tombolo_core::plan::{Deadline, Durability, Quorum, RoundPlan};
 
 use super::did_you_mean;
 use super::domains::{Domain, Domains};
@@ -97,6 +97,10 @@ pub(super) fn plan(
         grace: section.duration("grace"),
         failed_limit: section.whole("failed_limit") as u32,
         close_limit: section.duration("close_limit"),
+        durability: match section.word("durability") {
+            "journal" => Durability::Journal,
+            _ => Durability::Resend,
+        },
         absent,
     }
 }

@@ -1,0 +1,152 @@
+//! How a round goes on in another life of the coordinator.
+//!
+//! What was fixed at the first gate is fixed for good: reports, weights and clip factors are read back, and so is every contribution that was
+//! acknowledged. Its bytes are not, unless the journal kept them: the domain is asked for them again, and until it offers the same sum once
+//! more, or a newer one in its place, it counts for nothing. The domains have lost their links to the coordinator, too: before the grace may
+//! run, everybody who was weighed has as much time as closing may take. Who does not come is left out and named.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::round::{Current, Phase};
+use super::{Coordinator, EPOCH, Effect};
+use crate::aggregate::{Report, Weight};
+use crate::event::Event;
+use crate::ids::{DomainId, Epoch, NodeId, Round};
+use crate::machine::Context;
+use crate::tensor::Hash;
+use crate::wire::Contribution;
+
+/// What is fixed at a round's first gate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Weighing {
+    /// The round.
+    pub round: Round,
+    /// The view in which it opened.
+    pub epoch: Epoch,
+    /// The model that it starts from.
+    pub base: Hash,
+    /// Who was asked.
+    pub cohort: Vec<NodeId>,
+    /// What is known of each update that was weighed.
+    pub reports: Vec<Report>,
+    /// Whose update was refused, and why.
+    pub refused: Vec<(NodeId, String)>,
+    /// Weight and clip factor of each report.
+    pub weights: Vec<Weight>,
+}
+
+/// An acknowledged contribution.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Noted {
+    /// As announced.
+    pub contribution: Contribution,
+    /// Whether its bytes are in the journal.
+    pub kept: bool,
+}
+
+/// The round that was open when the coordinator ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resumed {
+    /// What was fixed.
+    pub weighing: Weighing,
+    /// What was acknowledged.
+    pub noted: Vec<Noted>,
+}
+
+impl Coordinator {
+    /// Puts the round that has just been opened where the life before left it.
+    pub(super) fn resume(&mut self, cx: &mut Context<'_, Effect>) {
+        let (Some(resumed), Some(current), Some(committed)) =
+            (self.resumed.take(), &mut self.current, &self.committed)
+        else {
+            return;
+        };
+        let Weighing {
+            round, epoch, base, ..
+        } = resumed.weighing;
+        if (round, epoch, base) != (current.round, EPOCH, committed.hash) {
+            return;
+        }
+        current.resume(resumed);
+        let recalled = cx.now() + self.plan.round.close_limit;
+        current.recall_until = recalled.min(current.deadline);
+        cx.report(Event::RoundResumed {
+            round,
+            acknowledged: current.noted.keys().cloned().collect(),
+            asked_again: current.away.iter().cloned().collect(),
+        });
+    }
+}
+
+impl Current {
+    fn resume(&mut self, resumed: Resumed) {
+        let Weighing {
+            cohort,
+            reports,
+            refused,
+            weights,
+            ..
+        } = resumed.weighing;
+        self.phase = Phase::Contributions;
+        self.cohort = cohort;
+        self.reports = by(reports, |report| report.node.clone());
+        self.refused = refused.into_iter().collect();
+        self.weights = weights;
+        let away = resumed.noted.iter().filter(|noted| !noted.kept);
+        self.away = away
+            .map(|noted| noted.contribution.domain.clone())
+            .collect();
+        let noted = resumed.noted.into_iter().map(|noted| noted.contribution);
+        self.noted = by(noted, |contribution| contribution.domain.clone());
+    }
+
+    /// What a later life needs.
+    pub(super) fn weighing(&self, base: Hash) -> Weighing {
+        let refused = self.refused.iter();
+        Weighing {
+            round: self.round,
+            epoch: EPOCH,
+            base,
+            cohort: self.cohort.clone(),
+            reports: self.reports.values().cloned().collect(),
+            refused: refused
+                .map(|(node, reason)| (node.clone(), reason.clone()))
+                .collect(),
+            weights: self.weights.clone(),
+        }
+    }
+
+    /// A domain offers a sum: if it is the one that was acknowledged, its bytes can be had.
+    pub(super) fn found(&mut self, contribution: &Contribution) {
+        if self.noted.get(&contribution.domain) == Some(contribution) {
+            self.away.remove(&contribution.domain);
+        }
+    }
+
+    /// Contributions that were acknowledged and can be had.
+    pub(super) fn at_hand(&self) -> impl Iterator<Item = &Contribution> {
+        let noted = self.noted.iter();
+        noted
+            .filter(|(domain, _)| !self.away.contains(*domain))
+            .map(|(_, noted)| noted)
+    }
+
+    /// Gives up what was acknowledged and cannot be had; names it.
+    pub(super) fn drop_away(&mut self) -> Vec<(DomainId, String)> {
+        let mut dropped = Vec::new();
+        for domain in std::mem::take(&mut self.away) {
+            self.noted.remove(&domain);
+            let reason = "its acknowledged contribution was not offered again after the coordinator was restarted";
+            self.dropped.insert(domain.clone(), reason.to_owned());
+            dropped.push((domain, reason.to_owned()));
+        }
+        dropped
+    }
+}
+
+fn by<K: Ord, V>(values: impl IntoIterator<Item = V>, key: impl Fn(&V) -> K) -> BTreeMap<K, V> {
+    let keyed = values.into_iter().map(|value| (key(&value), value));
+    keyed.collect()
+}
