@@ -5,5 +5,6 @@
 mod checkpoint;
 mod crash_points;
 mod dropout;
+mod restart;
 mod seeds;
 mod storm;

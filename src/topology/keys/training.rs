@@ -108,10 +108,9 @@ pub(in crate::topology) static ROUND: Table = Table {
         key(
             "durability",
             Word,
-            "How an acknowledged update survives a restart.",
+            "How an acknowledged update survives a restart: its sender is asked again, or its bytes are written down.",
         )
-        .words(&["resend"])
-        .later(&["journal"])
+        .words(&["resend", "journal"])
         .or("\"resend\""),
         key(
             "codec_down",
