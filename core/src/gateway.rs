@@ -107,6 +107,8 @@ pub struct Gateway {
     adopt_tries: BTreeMap<NodeId, u32>,
     finished: Option<Text>,
     present: BTreeSet<NodeId>,
+    /// Who was here since this gateway began.
+    known: BTreeSet<NodeId>,
     silent: BTreeSet<NodeId>,
     holds: BTreeMap<NodeId, (Round, Hash)>,
     adopted: Option<(Round, Hash)>,
@@ -234,6 +236,7 @@ impl Gateway {
             adopt_tries: BTreeMap::new(),
             finished: None,
             present: BTreeSet::new(),
+            known: BTreeSet::new(),
             silent: BTreeSet::new(),
             holds: BTreeMap::new(),
             adopted: None,
@@ -533,6 +536,7 @@ impl Gateway {
                     return;
                 }
                 self.present.insert(node.clone());
+                self.known.insert(node.clone());
                 self.silent.remove(&node);
                 self.holds.insert(node.clone(), (round, hash));
                 self.adopt_tries.remove(&node);

@@ -101,17 +101,16 @@ impl Coordinator {
             .map(|weight| &weight.node)
             .collect();
         let domains = &self.domains;
-        let waiting = !current.noting.is_empty()
-            || outside.iter().any(|node| {
-                let domain = node.domain();
-                !current.unreachable.contains(*node)
-                    && !current.failed.contains_key(*node)
-                    && !current.dropped.contains_key(&domain)
-                    && !domains.get(&domain).is_some_and(|domain| domain.lost)
-            });
         let now = cx.now();
-        let away = |domain| !domains.get(domain).is_some_and(|domain| domain.lost);
-        if quorum && now < current.recall_until && current.away.iter().any(away) {
+        let may_come = |node: &NodeId| {
+            let domain = node.domain();
+            !current.unreachable.contains(node)
+                && !current.failed.contains_key(node)
+                && !current.dropped.contains_key(&domain)
+                && !domains.get(&domain).is_some_and(|domain| domain.lost)
+        };
+        let waiting = !current.noting.is_empty() || outside.iter().any(|node| may_come(node));
+        if quorum && waiting && now < current.recall_until {
             return cx.wake_at(current.recall_until);
         }
         if quorum && (!waiting || current.deadline <= now || current.is_grace_over(now)) {

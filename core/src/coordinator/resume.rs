@@ -2,8 +2,8 @@
 //!
 //! What was fixed at the first gate is fixed for good: reports, weights and clip factors are read back, and so is every contribution that was
 //! acknowledged. Its bytes are not, unless the journal kept them: the domain is asked for them again, and until it offers the same sum once
-//! more, or a newer one in its place, it counts for nothing. It is waited for as long as closing may take, then no longer than anybody else;
-//! if it never comes, the round ends without it and names it.
+//! more, or a newer one in its place, it counts for nothing. The domains have lost their links to the coordinator, too: before the grace may
+//! run, everybody who was weighed has as much time as closing may take. Who does not come is left out and named.
 
 use std::collections::BTreeMap;
 

@@ -45,7 +45,7 @@ pub(super) struct Current {
     pub(super) noted: BTreeMap<DomainId, Contribution>,
     /// Of the noted ones those whose bytes an earlier life had access to, and this one does not yet.
     pub(super) away: BTreeSet<DomainId>,
-    /// They are waited for until then, whoever else is there.
+    /// Until then everybody is waited for: the round goes on in a life that nobody has a link to yet.
     pub(super) recall_until: Micros,
     pub(super) dropped: BTreeMap<DomainId, String>,
     /// Who was put out of the view while the round was open.

@@ -397,14 +397,15 @@ impl Gateway {
         current.contribution = Some(contribution.clone());
         current.answered = false;
         cx.effect(Effect::Tell(Control::Contribute(contribution.clone())));
-        // Who can be reached may still bring its update again; for the others nobody should wait.
+        // Who can be reached may still bring its update again, and so may who has not been here yet; for the others nobody should wait.
         let gone: Vec<NodeId> = current
             .weighed
             .iter()
             .flatten()
             .filter(|weighed| weighed.weight.weight > 0.0)
             .map(|weighed| &weighed.weight.node)
-            .filter(|node| !contribution.members.contains(node) && !self.present.contains(*node))
+            .filter(|node| !contribution.members.contains(node))
+            .filter(|node| self.known.contains(*node) && !self.present.contains(*node))
             .cloned()
             .collect();
         for node in gone {

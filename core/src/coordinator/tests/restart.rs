@@ -166,6 +166,26 @@ fn a_newer_sum_takes_the_place_of_one_whose_bytes_are_gone() {
     );
 }
 
+/// A gateway that was restarted with the coordinator finds its members one after another.
+#[test]
+fn a_newer_sum_with_less_in_it_is_waited_for_to_grow() {
+    let whole = contribution(1, 0, &["d1/n0", "d1/n1"]);
+    let noted = [
+        noted(0, true),
+        Noted {
+            contribution: whole,
+            kept: false,
+        },
+    ];
+    let mut run = resumed_with(some(&[1, 2], 1, 1), &noted);
+    run.contribute(1, 1, &["d1/n0"]);
+    assert_eq!(run.noted(1, 1), [answer(1, 1, Answer::Acknowledged)]);
+    run.now = at(4999);
+    assert_eq!(run.wake(), []);
+    run.contribute(1, 2, &["d1/n0", "d1/n1"]);
+    assert!(matches!(run.noted(1, 2)[..], [_, Effect::Fold(1, 0, _)]));
+}
+
 #[test]
 fn with_the_journal_nobody_is_asked_again() {
     let run = resumed(&[1, 1], &[noted(0, true), noted(1, true)]);
