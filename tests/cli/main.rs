@@ -8,6 +8,7 @@ mod examples;
 mod fixture;
 mod interrupts;
 mod kills;
+mod membership;
 mod processes;
 mod runs;
 mod status;
