@@ -22,6 +22,7 @@ mod new;
 mod node;
 mod output;
 mod processes;
+mod readmit;
 mod run;
 mod schema;
 mod signals;
@@ -122,6 +123,8 @@ enum Command {
     Check(check::Check),
     /// Show what runs in a state folder.
     Status(status::Status),
+    /// Let an evicted node in again before its cool-down is over.
+    Readmit(readmit::Readmit),
     /// Make, issue and show certificates.
     Certs(certs::Certs),
     /// Print the JSON schema of the topology, for editors.
@@ -158,6 +161,7 @@ pub fn main() -> ExitCode {
         Command::Sim(command) => command.run(&common),
         Command::Check(command) => command.run(&common),
         Command::Status(command) => command.run(&common),
+        Command::Readmit(command) => command.run(&common),
         Command::Certs(command) => command.run(&common),
         Command::Schema(command) => command.run(),
         Command::New(command) => command.run(&common),

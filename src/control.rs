@@ -6,9 +6,10 @@
 mod client;
 mod status;
 
-pub use client::{ControlError, processes};
+pub use client::{ControlError, ReadmitError, processes, readmit};
 pub use status::{
-    LinkState, LinkStatus, NodeStatus, Open, Request, Response, RoundsStatus, Status,
+    LinkState, LinkStatus, MemberStatus, MembershipStatus, NodeStatus, Open, Request, Response,
+    RoundsStatus, Status,
 };
 
 pub(crate) use status::{History, Sources};
@@ -24,6 +25,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
+use tombolo_actors::coordinator;
 use tombolo_actors::env::Class;
 use tombolo_core::ids::NodeId;
 
@@ -32,6 +34,9 @@ const REQUEST_BYTES_MAX: u64 = 4096;
 
 /// How long a client may take to ask and to read; clients are served one after another.
 const CLIENT_LIMIT: Duration = Duration::from_millis(500);
+
+/// How long an actor may take to answer what a client asked of it.
+const ACTOR_LIMIT: Duration = Duration::from_secs(2);
 
 /// Clients that may wait meanwhile.
 const BACKLOG: i32 = 16;
@@ -103,8 +108,7 @@ async fn serve(socket: std::os::unix::net::UnixListener, sources: Sources) {
     loop {
         match listener.accept().await {
             Ok((client, _)) => {
-                let answer = tokio::time::timeout(CLIENT_LIMIT, answer(client, &sources)).await;
-                if let Ok(Err(error)) = answer {
+                if let Err(error) = attend(client, &sources).await {
                     tracing::debug!(%error, "a client of the control socket went away");
                 }
             }
@@ -116,21 +120,47 @@ async fn serve(socket: std::os::unix::net::UnixListener, sources: Sources) {
     }
 }
 
-async fn answer(mut client: UnixStream, sources: &Sources) -> io::Result<()> {
+async fn attend(mut client: UnixStream, sources: &Sources) -> io::Result<()> {
     let (reader, mut writer) = client.split();
     let mut line = Vec::new();
     let mut reader = BufReader::new(reader.take(REQUEST_BYTES_MAX));
-    reader.read_until(b'\n', &mut line).await?;
+    tokio::time::timeout(CLIENT_LIMIT, reader.read_until(b'\n', &mut line)).await??;
     let response = match serde_json::from_slice::<Request>(&line) {
         Ok(Request::Status) => Response::Status(Box::new(sources.status())),
+        Ok(Request::Readmit { node }) => readmitted(node, sources).await,
         Err(error) => Response::Error {
             message: format!(
-                "expected one line of at most {REQUEST_BYTES_MAX} bytes, {{\"request\":\"status\"}}: {error}"
+                "expected one line of at most {REQUEST_BYTES_MAX} bytes, {{\"request\":\"status\"}} for instance: {error}"
             ),
         },
     };
     let mut bytes = serde_json::to_vec(&response)?;
     bytes.push(b'\n');
-    writer.write_all(&bytes).await?;
-    writer.shutdown().await
+    let written = async {
+        writer.write_all(&bytes).await?;
+        writer.shutdown().await
+    };
+    tokio::time::timeout(CLIENT_LIMIT, written).await?
+}
+
+async fn readmitted(node: NodeId, sources: &Sources) -> Response {
+    let Some(coordinator) = &sources.coordinator else {
+        let message = "the coordinator is not in this process".to_owned();
+        return Response::Error { message };
+    };
+    let question = |reply| coordinator::Message::Readmit(node.clone(), reply);
+    let answer = tokio::time::timeout(ACTOR_LIMIT, coordinator.ask(question)).await;
+    match answer {
+        Ok(Ok(Ok(left))) => Response::Readmitted {
+            left_s: left.as_secs_f64(),
+            node,
+        },
+        Ok(Ok(Err(reason))) => Response::NotLifted { reason },
+        Ok(Err(error)) => Response::Error {
+            message: format!("the coordinator does not answer: {error}"),
+        },
+        Err(_) => Response::Error {
+            message: format!("the coordinator did not answer within {ACTOR_LIMIT:?}"),
+        },
+    }
 }

@@ -12,13 +12,14 @@ use crate::checkpoint::{self, CheckpointError, Found, Loaded, State};
 use crate::env::{Work, work};
 use crate::link::{self, Shelf, Wire};
 use crate::node;
-use crate::shell::{ASKS_MAX, AbortOnDrop, Actor, AskError, Cx, Handle, Stage, later};
+use crate::shell::{ASKS_MAX, AbortOnDrop, Actor, AskError, Cx, Handle, Reply, Stage, later};
 use crate::slab::{Pool, Slab, SlabMut};
 use compute::{Bench, Computed, compute, lock, norm, start};
 use tombolo_core::coordinator::{self as machine, Effect, FoldError, Weighing};
 use tombolo_core::event::{Event, RoundRecord, RoundState};
 use tombolo_core::ids::{DomainId, NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome as Step};
+use tombolo_core::membership::{Membership, NotLifted};
 use tombolo_core::plan::Durability;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::text::clip;
@@ -32,6 +33,8 @@ use tombolo_core::wire::{Contribution, Control, Object};
 pub enum Message {
     /// What the machine takes: from gateways, from its own work.
     Machine(machine::Message),
+    /// A user lifts the cool-down of a node; the answer says how much of it was left.
+    Readmit(NodeId, Reply<Result<Duration, NotLifted>>),
     /// The result of the fold that this life of the actor started: the mean, or why there is none.
     Folded(u64, Round, u32, Result<Box<SlabMut>, FoldError>),
 }
@@ -71,8 +74,8 @@ pub struct Setup {
     pub links: BTreeMap<NodeId, Handle<link::Message>>,
     /// Their traffic.
     pub wires: BTreeMap<NodeId, Arc<Wire>>,
-    /// Progress for status.
-    pub progress: Arc<Mutex<Option<Progress>>>,
+    /// For status.
+    pub board: Arc<Mutex<Board>>,
     /// Outlives this actor.
     pub durable: Arc<Mutex<Durable>>,
 }
@@ -81,6 +84,15 @@ impl Setup {
     fn durable(&self) -> std::sync::MutexGuard<'_, Durable> {
         self.durable.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What status shows.
+#[derive(Debug, Default)]
+pub struct Board {
+    /// The open round.
+    pub progress: Option<Progress>,
+    /// Where every node stands; none before the coordinator has begun.
+    pub membership: Option<Membership>,
 }
 
 /// How far the open round is.
@@ -110,6 +122,8 @@ pub struct Coordinator {
     computed: Option<Computed>,
     fold: Option<AbortOnDrop<()>>,
     tally: (u64, u64, u64),
+    /// Waits for the answer of the step under way.
+    asked: Option<Reply<Result<Duration, NotLifted>>>,
 }
 
 impl Coordinator {
@@ -134,6 +148,7 @@ impl Coordinator {
             computed: None,
             fold: None,
             tally: (0, 0, 0),
+            asked: None,
         }
     }
 
@@ -161,20 +176,24 @@ impl Coordinator {
                 }
             });
         }
-        let progress = self
-            .machine
-            .progress()
-            .map(|(round, reports, asked, deadline)| Progress {
-                round,
-                reports,
-                asked,
-                deadline,
-            });
-        *self
-            .setup
-            .progress
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = progress;
+        self.publish();
+    }
+
+    fn publish(&self) {
+        let board = self.setup.board.lock();
+        let mut board = board.unwrap_or_else(PoisonError::into_inner);
+        let progress = self.machine.progress();
+        board.progress = progress.map(|(round, reports, asked, deadline)| Progress {
+            round,
+            reports,
+            asked,
+            deadline,
+        });
+        // It seldom changes, and a large federation's is long.
+        let membership = self.machine.membership();
+        if self.model.is_some() && board.membership.as_ref() != Some(membership) {
+            board.membership = Some(membership.clone());
+        }
     }
 
     /// The domain's acting gateway.
@@ -227,6 +246,11 @@ impl Coordinator {
             Effect::Record(record) => {
                 self.fold = None;
                 self.record(cx, *record);
+            }
+            Effect::Lifted(answer) => {
+                if let Some(reply) = self.asked.take() {
+                    reply.send(answer);
+                }
             }
             Effect::Finish(finished) => {
                 self.fold = None;
@@ -512,6 +536,10 @@ impl Actor for Coordinator {
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
         match message {
             Message::Machine(message) => self.step(cx, Some(message)),
+            Message::Readmit(node, reply) => {
+                self.asked = Some(reply);
+                self.step(cx, Some(machine::Message::Readmit(node)));
+            }
             Message::Folded(life, ..) if life != self.life => {}
             Message::Folded(_, round, start, result) => {
                 let result = result.map(|mean| self.mean = Some((round, *mean)));

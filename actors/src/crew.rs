@@ -82,8 +82,10 @@ pub struct Crew {
     pub coordinator: Option<Handle<coordinator::Message>>,
     /// On the coordinator's node.
     pub aggregate: Option<Handle<aggregate::Message>>,
-    /// The open round; on the coordinator's node.
-    pub progress: Arc<Mutex<Option<coordinator::Progress>>>,
+    /// For status; filled on the coordinator's node.
+    pub board: Arc<Mutex<coordinator::Board>>,
+    /// The view by which it goes.
+    pub seen: Arc<Mutex<Seen>>,
     /// Becomes the reason once the run is over for this node.
     pub left: watch::Receiver<Option<String>>,
     /// Its fabric.
@@ -246,6 +248,7 @@ impl Crew {
         };
         let company = Arc::new(SetOnce::new());
         let (left_sender, left) = watch::channel(None);
+        let seen = Arc::new(Mutex::new(Seen::new(&plan, me.clone())));
         let node = {
             let setup = node::Setup {
                 stage: stage.clone(),
@@ -257,7 +260,7 @@ impl Crew {
                 collective: collective.clone(),
                 left: left_sender,
                 company: company.clone(),
-                seen: Arc::new(Mutex::new(Seen::new(&plan, me.clone()))),
+                seen: seen.clone(),
             };
             supervise(&stage, Class::Node, me.as_str(), move |own| {
                 Node::new(setup.clone(), own.clone())
@@ -309,7 +312,7 @@ impl Crew {
             wires.insert(peer, wire);
         }
 
-        let progress = Arc::new(Mutex::new(None));
+        let board = Arc::default();
         let (mut coordinator, mut aggregate) = (None, None);
         if me == plan.coordinator {
             let env = stage.env.clone();
@@ -327,7 +330,7 @@ impl Crew {
                 checkpoint: checkpoint.clone(),
                 links: links.clone(),
                 wires: wires.clone(),
-                progress: progress.clone(),
+                board: Arc::clone(&board),
                 durable: Arc::default(),
             };
             coordinator = Some(supervise(&stage, class, me.as_str(), move |own| {
@@ -360,7 +363,8 @@ impl Crew {
             wires,
             coordinator,
             aggregate,
-            progress,
+            board,
+            seen,
             left,
             fabric,
             endpoint,

@@ -15,12 +15,13 @@ mod round;
 mod views;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::aggregate::{self, Report, Weight};
 use crate::event::{Event, Finished, RoundRecord};
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::machine::{Context, Machine};
-use crate::membership::{Membership, Word};
+use crate::membership::{Membership, NotLifted, Word};
 use crate::plan::{Deadline, Plan};
 use crate::tensor::{Hash, Layout};
 use crate::text::{Text, clip};
@@ -46,7 +47,7 @@ pub enum Message {
     Domain(NodeId, Control),
     /// A view is on stable storage, or cannot be written down.
     Viewed(Epoch, Result<(), String>),
-    /// A user lifts the cool-down of a node.
+    /// A user lifts the cool-down of a node; answered at once with [`Effect::Lifted`].
     Readmit(NodeId),
     /// The aggregator's word.
     Weighed(Round, Result<Vec<Weight>, String>),
@@ -132,6 +133,8 @@ pub enum Effect {
     /// A round ended without a commit, whatever is still at work for it: complete the record, write it, report it; answer with
     /// [`Message::Recorded`].
     Record(Box<RoundRecord>),
+    /// Answers [`Message::Readmit`]: how much of the cool-down was left.
+    Lifted(Result<Duration, NotLifted>),
     /// The run is over.
     Finish(Finished),
 }
@@ -701,7 +704,8 @@ impl Machine for Coordinator {
             Message::Watched(node, word) => self.on_watched(cx, node, word),
             Message::Viewed(epoch, result) => self.on_viewed(cx, epoch, result),
             Message::Readmit(node) => {
-                self.membership.lift(&node, cx.now());
+                let lifted = self.membership.lift(&node, cx.now());
+                cx.effect(Effect::Lifted(lifted));
                 self.check(cx);
             }
             Message::Domain(from, control) => self.on_domain(cx, from, control),

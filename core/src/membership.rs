@@ -67,8 +67,63 @@ pub struct Entry {
     evictions: u32,
 }
 
+impl State {
+    /// In one word, as status shows it.
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Joining => "joining",
+            State::Active => "active",
+            State::Suspect => "suspect",
+            State::Restoring => "restoring",
+            State::Evicted => "evicted",
+            State::Left => "left",
+        }
+    }
+}
+
+impl Entry {
+    /// Why the node stands where it does; empty if all is well.
+    pub fn reason(&self, now: Micros) -> String {
+        match self.state {
+            State::Joining => "never heard of".into(),
+            State::Active => String::new(),
+            State::Suspect => "no sign of life for the heartbeat limit".into(),
+            State::Restoring if self.leaves => "it leaves".into(),
+            State::Restoring if self.overdue => {
+                "no sign of life through the whole ladder: it is put out once no open sum holds its update".into()
+            }
+            State::Restoring => "no sign of life through all retries".into(),
+            State::Evicted => {
+                let cools = self.until.is_some_and(|until| until > now);
+                let waits = match (cools, self.heard) {
+                    (true, true) => "it is back and cools down",
+                    (true, false) => "it cools down",
+                    (false, _) => "it is let in as soon as it is heard",
+                };
+                let times = self.evictions;
+                format!("no sign of life through the whole ladder, {times} in a row; {waits}")
+            }
+            State::Left => "it said that it leaves".into(),
+        }
+    }
+}
+
+/// A cool-down that cannot be lifted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum NotLifted {
+    /// There is no such node.
+    #[error("this federation has no node {0}")]
+    Unknown(NodeId),
+    /// It was not evicted.
+    #[error("{0} is {word}, not evicted: it has no cool-down", word = .1.word())]
+    NotEvicted(NodeId, State),
+    /// Its cool-down has ended.
+    #[error("the cool-down of {0} is over: it is let in as soon as it is heard; is it running?")]
+    Over(NodeId),
+}
+
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Membership {
     view: View,
     entries: BTreeMap<NodeId, Entry>,
@@ -152,14 +207,21 @@ impl Membership {
         }
     }
 
-    /// Lifts the cool-down of a node; false if it has none.
-    pub fn lift(&mut self, node: &NodeId, now: Micros) -> bool {
-        match self.entries.get_mut(node) {
-            Some(entry) if entry.until.is_some_and(|until| until > now) => {
+    /// Lifts the cool-down of a node; says how much of it was left.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn lift(&mut self, node: &NodeId, now: Micros) -> Result<Duration, NotLifted> {
+        let Some(entry) = self.entries.get_mut(node) else {
+            return Err(NotLifted::Unknown(node.clone()));
+        };
+        match (entry.state, entry.until) {
+            (State::Evicted, Some(until)) if until > now => {
                 entry.until = Some(now);
-                true
+                Ok(until.since(now))
             }
-            _ => false,
+            (State::Evicted, _) => Err(NotLifted::Over(node.clone())),
+            (state, _) => Err(NotLifted::NotEvicted(node.clone(), state)),
         }
     }
 
@@ -341,9 +403,42 @@ mod tests {
         stand.0.on_word(at(1), &n("d1/n1"), Word::Active);
         let waived = stand.0.next(at(1), &BTreeMap::new(), |_| true, |_| true);
         assert!(waived.is_some(), "there is no quorum without it");
-        assert!(stand.0.lift(&n("d1/n1"), at(1)));
+        let left = stand.0.lift(&n("d1/n1"), at(1));
+        assert_eq!(left, Ok(Duration::from_secs(9)));
+        let again = stand.0.lift(&n("d1/n1"), at(1));
+        assert_eq!(again, Err(NotLifted::Over(n("d1/n1"))));
         assert_eq!(stand.review(1), (vec![], vec![n("d1/n1")]));
-        assert!(!stand.0.lift(&n("d1/n1"), at(1)), "nothing is left to lift");
+        let active = stand.0.lift(&n("d1/n1"), at(1)).unwrap_err();
+        assert_eq!(
+            active.to_string(),
+            "d1/n1 is active, not evicted: it has no cool-down"
+        );
+        let stranger = stand.0.lift(&n("d7/n1"), at(1));
+        assert_eq!(stranger, Err(NotLifted::Unknown(n("d7/n1"))));
+    }
+
+    /// horovod#3319, hivemind#137: reason and end are visible.
+    #[test]
+    fn every_state_but_active_says_why() {
+        let mut stand = Stand::new();
+        let node = n("d1/n1");
+        let reason = |stand: &Stand, now| stand.0.entries[&node].reason(at(now));
+        assert_eq!(reason(&stand, 0), "");
+        let told = [
+            (Word::Suspect, "heartbeat limit"),
+            (Word::Restoring, "all retries"),
+            (Word::Left, "it leaves"),
+            (Word::Overdue, "whole ladder"),
+        ];
+        for (word, said) in told {
+            stand.0.on_word(at(0), &node, word);
+            assert!(reason(&stand, 0).contains(said), "{word:?}");
+        }
+        stand.review(0);
+        assert!(reason(&stand, 9).ends_with("1 in a row; it cools down"));
+        assert!(reason(&stand, 10).ends_with("as soon as it is heard"));
+        stand.0.on_word(at(1), &node, Word::Active);
+        assert!(reason(&stand, 9).ends_with("it is back and cools down"));
     }
 
     #[test]

@@ -1,15 +1,16 @@
 //! `tombolo status [FILE]`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::output::{bytes, fail, print_line, refuse, waits};
 use super::{Common, Exit, Format};
-use tombolo::control::{LinkStatus, Status as Found, processes};
+use tombolo::control::{LinkStatus, MembershipStatus, Status as Found, processes};
 use tombolo::identity::show::span;
 use tombolo::{Federation, FederationError};
+use tombolo_core::ids::NodeId;
 
 /// Where a topology keeps its state if it does not say.
 const STATE_DEFAULT: &str = "state";
@@ -24,13 +25,9 @@ pub struct Status {
 impl Status {
     /// Asks every process of the state folder.
     pub fn run(&self, common: &Common) -> Exit {
-        let folder = match (&common.state, &self.file) {
-            (Some(state), _) => state.clone(),
-            (None, Some(file)) => match Federation::from_path(file) {
-                Ok(federation) => federation.plan().checkpoint.folder.clone(),
-                Err(error) => return refuse(common, error),
-            },
-            (None, None) => PathBuf::from(STATE_DEFAULT),
+        let folder = match state_folder(common, self.file.as_deref()) {
+            Ok(folder) => folder,
+            Err(error) => return refuse(common, error),
         };
         let mut found = processes(&folder);
         // Who knows the open round comes first.
@@ -58,6 +55,18 @@ impl Status {
         }
         exit
     }
+}
+
+/// The state folder that a command is about.
+pub fn state_folder(common: &Common, file: Option<&Path>) -> Result<PathBuf, FederationError> {
+    Ok(match (&common.state, file) {
+        (Some(state), _) => state.clone(),
+        (None, Some(file)) => {
+            let federation = Federation::from_path(file)?;
+            federation.plan().checkpoint.folder.clone()
+        }
+        (None, None) => PathBuf::from(STATE_DEFAULT),
+    })
 }
 
 fn show(common: &Common, status: &Found) {
@@ -93,6 +102,7 @@ fn show(common: &Common, status: &Found) {
         .map(|(name, count)| format!("{count} {name}"))
         .collect();
     say!("actors: {}", actors.join(", "));
+    show_membership(&status.membership);
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header([
@@ -155,4 +165,32 @@ fn show(common: &Common, status: &Found) {
     for link in status.links.iter().filter(troubled) {
         say!("{} to {}: {}", link.node, link.peer, link.reason);
     }
+}
+
+fn show_membership(membership: &MembershipStatus) {
+    let gateways: Vec<&str> = membership.gateways.values().map(NodeId::as_str).collect();
+    say!(
+        "epoch {}; coordinator {}; gateways {}",
+        membership.epoch,
+        membership.coordinator,
+        gateways.join(", ")
+    );
+    if membership.nodes.is_empty() {
+        return say!("where each node stands, the coordinator's process shows");
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["member", "state", "for", "cool-down", "reason"]);
+    for node in &membership.nodes {
+        table.add_row([
+            node.node.to_string(),
+            node.state.word().to_owned(),
+            format!("{:.0} s", node.since_s),
+            node.left_s
+                .map(|left| format!("{left:.0} s left"))
+                .unwrap_or_default(),
+            node.reason.clone(),
+        ]);
+    }
+    say!("{table}");
 }

@@ -10,6 +10,8 @@ use std::time::Duration;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::{Request, Response, Status, short_path};
+use tombolo_core::ids::NodeId;
+use tombolo_core::membership::NotLifted;
 
 /// How long a process may take to answer: clients before us may each take their time.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -35,6 +37,14 @@ pub enum ControlError {
         /// What happened.
         reason: String,
     },
+    /// It will not or cannot.
+    #[error("the process behind {} says: {message}", path.display())]
+    Refused {
+        /// Its socket.
+        path: PathBuf,
+        /// Its words.
+        message: String,
+    },
     /// It answers something else.
     #[error(
         "the process behind {} answers {reason}; use the same version of tombolo as it",
@@ -48,28 +58,131 @@ pub enum ControlError {
     },
 }
 
+/// Why a cool-down was not lifted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadmitError {
+    /// No process of the state folder hosts the coordinator.
+    #[error("no coordinator runs in the state folder {}{}", folder.display(), found.as_ref().map_or_else(String::new, |node| format!(": it is {node}, elsewhere")))]
+    NoCoordinator {
+        /// Where it was looked for.
+        folder: PathBuf,
+        /// Who it is, by the word of a process that does run there.
+        found: Option<NodeId>,
+    },
+    /// There is none to lift.
+    #[error(transparent)]
+    NotLifted(NotLifted),
+    /// A process could not be asked.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+}
+
 /// The status of every process that runs in a state folder, by its first node's name. Sockets of dead processes are passed over.
 pub fn processes(state: &Path) -> Vec<Result<Status, ControlError>> {
-    let path = std::path::absolute(state)
-        .unwrap_or_else(|_| state.to_owned())
-        .join("run");
-    let (Ok(folder), Ok(entries)) = (File::open(&path), std::fs::read_dir(&path)) else {
+    let Some(sockets) = Sockets::of(state) else {
         return Vec::new();
     };
-    let mut names: Vec<String> = entries
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| name.starts_with("control-") && name.ends_with(".sock"))
-        .take(PROCESSES_MAX)
-        .collect();
-    names.sort_unstable();
-    let asked = names
-        .iter()
-        .map(|name| ask(&folder, name, &path.join(name)));
+    let asked = sockets.names.iter().map(|name| sockets.status(name));
     asked.filter_map(Result::transpose).collect()
 }
 
+/// Lifts the cool-down of a node, through the process of the state folder that hosts the coordinator; says how many seconds were left of it.
+///
+/// # Errors
+/// See [`ReadmitError`].
+pub fn readmit(state: &Path, node: &NodeId) -> Result<f64, ReadmitError> {
+    let (mut silent, mut found) = (None, None);
+    let sockets = Sockets::of(state);
+    for (sockets, name) in sockets
+        .iter()
+        .flat_map(|sockets| sockets.names.iter().map(move |name| (sockets, name)))
+    {
+        match sockets.status(name) {
+            Ok(Some(status)) if status.nodes.iter().any(|node| node.coordinator) => {
+                return sockets.readmit(name, node);
+            }
+            Ok(Some(status)) => found = Some(status.membership.coordinator),
+            Ok(None) => {}
+            // It may be the coordinator's.
+            Err(error) => silent = Some(error),
+        }
+    }
+    if let Some(error) = silent {
+        return Err(error.into());
+    }
+    let folder = std::path::absolute(state).unwrap_or_else(|_| state.to_owned());
+    Err(ReadmitError::NoCoordinator { folder, found })
+}
+
+/// The control sockets of a state folder.
+struct Sockets {
+    folder: File,
+    path: PathBuf,
+    names: Vec<String>,
+}
+
+impl Sockets {
+    fn of(state: &Path) -> Option<Self> {
+        let path = std::path::absolute(state).unwrap_or_else(|_| state.to_owned());
+        let path = path.join("run");
+        let (folder, entries) = (File::open(&path).ok()?, std::fs::read_dir(&path).ok()?);
+        let mut names: Vec<String> = entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| name.starts_with("control-") && name.ends_with(".sock"))
+            .take(PROCESSES_MAX)
+            .collect();
+        names.sort_unstable();
+        Some(Sockets {
+            folder,
+            path,
+            names,
+        })
+    }
+
+    fn ask(&self, name: &str, request: &Request) -> Result<Option<Response>, ControlError> {
+        ask(&self.folder, name, &self.path.join(name), request)
+    }
+
+    fn status(&self, name: &str) -> Result<Option<Status>, ControlError> {
+        match self.ask(name, &Request::Status)? {
+            None => Ok(None),
+            Some(Response::Status(status)) => Ok(Some(*status)),
+            Some(other) => Err(self.unexpected(name, other)),
+        }
+    }
+
+    fn readmit(&self, name: &str, node: &NodeId) -> Result<f64, ReadmitError> {
+        match self.ask(name, &Request::Readmit { node: node.clone() })? {
+            Some(Response::Readmitted { left_s, .. }) => Ok(left_s),
+            Some(Response::NotLifted { reason }) => Err(ReadmitError::NotLifted(reason)),
+            Some(other) => Err(self.unexpected(name, other).into()),
+            None => Err(ReadmitError::Control(ControlError::Silent {
+                path: self.path.join(name),
+                reason: "it has just ended".into(),
+            })),
+        }
+    }
+
+    fn unexpected(&self, name: &str, response: Response) -> ControlError {
+        let path = self.path.join(name);
+        match response {
+            Response::Error { message } => ControlError::Refused { path, message },
+            other => ControlError::Incompatible {
+                path,
+                reason: format!("{other:?}"),
+            },
+        }
+    }
+}
+
 /// `None` if nobody is behind the socket.
-fn ask(folder: &File, name: &str, path: &Path) -> Result<Option<Status>, ControlError> {
+fn ask(
+    folder: &File,
+    name: &str,
+    path: &Path,
+    request: &Request,
+) -> Result<Option<Response>, ControlError> {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     let silent = |error: std::io::Error| ControlError::Silent {
         path: path.to_owned(),
@@ -94,7 +207,7 @@ fn ask(folder: &File, name: &str, path: &Path) -> Result<Option<Status>, Control
     stream
         .set_write_timeout(Some(ANSWER_LIMIT))
         .map_err(silent)?;
-    let mut line = serde_json::to_vec(&Request::Status).expect("plain data");
+    let mut line = serde_json::to_vec(request).expect("plain data");
     line.push(b'\n');
     stream.write_all(&line).map_err(silent)?;
     let mut answer = Vec::new();
@@ -104,13 +217,11 @@ fn ask(folder: &File, name: &str, path: &Path) -> Result<Option<Status>, Control
         // It ended between our connecting and its accepting.
         return Ok(None);
     }
-    let incompatible = |reason: String| ControlError::Incompatible {
-        path: path.to_owned(),
-        reason,
-    };
     match serde_json::from_slice(&answer) {
-        Ok(Response::Status(status)) => Ok(Some(*status)),
-        Ok(Response::Error { message }) => Err(incompatible(message)),
-        Err(error) => Err(incompatible(error.to_string())),
+        Ok(response) => Ok(Some(response)),
+        Err(error) => Err(ControlError::Incompatible {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        }),
     }
 }

@@ -2,30 +2,37 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
 use crate::federation::Waiting;
 use crate::identity::show;
-use tombolo_actors::coordinator::Progress;
+use tombolo_actors::coordinator::{self, Board};
 use tombolo_actors::crew::Crew;
 use tombolo_actors::env::Env;
 use tombolo_actors::link::Wire;
-use tombolo_actors::shell::Census;
+use tombolo_actors::shell::{Census, Handle};
 use tombolo_core::event::{Event, Wait};
 use tombolo_core::heartbeat::{Heartbeat, Standing};
-use tombolo_core::ids::{NodeId, Round};
+use tombolo_core::ids::{DomainId, Epoch, NodeId, Round};
 use tombolo_core::ladder::Rung;
+use tombolo_core::membership::{NotLifted, State};
 use tombolo_core::plan::Plan;
 use tombolo_core::time::Micros;
+use tombolo_core::view::{Seen, View};
 
 /// What can be asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
     /// How it stands.
     Status,
+    /// Lift the cool-down of a node; only the coordinator's process can.
+    Readmit {
+        /// Whose.
+        node: NodeId,
+    },
 }
 
 /// What is answered.
@@ -34,7 +41,19 @@ pub enum Request {
 pub enum Response {
     /// How it stands.
     Status(Box<Status>),
-    /// The request was not understood.
+    /// The cool-down is lifted.
+    Readmitted {
+        /// Whose.
+        node: NodeId,
+        /// Seconds that were left of it.
+        left_s: f64,
+    },
+    /// There is no cool-down to lift.
+    NotLifted {
+        /// Why.
+        reason: NotLifted,
+    },
+    /// The request was not understood, or nobody here can do it.
     Error {
         /// Why.
         message: String,
@@ -56,6 +75,37 @@ pub struct Status {
     pub links: Vec<LinkStatus>,
     /// What it has seen of the rounds.
     pub rounds: RoundsStatus,
+    /// Who takes part: by the newest view that its nodes have seen.
+    pub membership: MembershipStatus,
+}
+
+/// Who takes part.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MembershipStatus {
+    /// The view's number.
+    pub epoch: Epoch,
+    /// Who opens and closes rounds.
+    pub coordinator: NodeId,
+    /// The acting gateway of each domain.
+    pub gateways: BTreeMap<DomainId, NodeId>,
+    /// Where every node stands; known to the coordinator's process only.
+    pub nodes: Vec<MemberStatus>,
+}
+
+/// Where a node stands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MemberStatus {
+    /// Which.
+    pub node: NodeId,
+    /// Where.
+    pub state: State,
+    /// For how many seconds.
+    pub since_s: f64,
+    /// Why; empty if all is well.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Seconds left of its cool-down.
+    pub left_s: Option<f64>,
 }
 
 /// How one node stands.
@@ -190,7 +240,7 @@ impl History {
 
     /// Takes an event.
     pub fn record(&self, event: &Event) {
-        let mut rounds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rounds = lock(&self.0);
         match event {
             // After a resume the first round that opens tells what ended before.
             Event::RoundOpened { round, .. } => {
@@ -209,6 +259,7 @@ impl History {
 /// Where a process looks to answer.
 pub(crate) struct Sources {
     pub env: Arc<dyn Env>,
+    pub coordinator: Option<Handle<coordinator::Message>>,
     federation: String,
     nodes: Vec<NodeSources>,
     census: Census,
@@ -222,7 +273,8 @@ struct NodeSources {
     coordinator: bool,
     certificate_ends: u64,
     links: BTreeMap<NodeId, (Arc<Mutex<Heartbeat>>, Arc<Wire>)>,
-    progress: Arc<Mutex<Option<Progress>>>,
+    board: Arc<Mutex<Board>>,
+    seen: Arc<Mutex<Seen>>,
 }
 
 impl Sources {
@@ -250,9 +302,12 @@ impl Sources {
                     Some((peer.clone(), (alive.clone(), wire.clone())))
                 })
                 .collect(),
-            progress: crew.progress.clone(),
+            board: crew.board.clone(),
+            seen: crew.seen.clone(),
         });
+        let mut coordinators = crews.values().map(|crew| crew.coordinator.clone());
         Sources {
+            coordinator: coordinators.find_map(|coordinator| coordinator),
             federation: plan.name.clone(),
             nodes: nodes.collect(),
             census,
@@ -266,7 +321,7 @@ impl Sources {
     pub fn status(&self) -> Status {
         let (now, unix) = (self.env.now(), self.env.unix_time());
         let open = self.nodes.iter().find_map(|node| {
-            let progress = *node.progress.lock().unwrap_or_else(PoisonError::into_inner);
+            let progress = lock(&node.board).progress;
             progress.map(|progress| Open {
                 round: progress.round,
                 reports: progress.reports,
@@ -274,10 +329,9 @@ impl Sources {
                 left_s: progress.deadline.since(now).as_secs_f64(),
             })
         });
-        let rounds = self.history.0.lock();
         let rounds = RoundsStatus {
             open,
-            ..rounds.unwrap_or_else(PoisonError::into_inner).clone()
+            ..lock(&self.history.0).clone()
         };
         let counts = self.census.counts().into_iter();
         let nodes = self.nodes.iter().map(|node| NodeStatus {
@@ -293,8 +347,51 @@ impl Sources {
                 .collect(),
             links: self.nodes.iter().flat_map(|node| node.links(now)).collect(),
             rounds,
+            membership: self.membership(now),
         }
     }
+
+    fn membership(&self, now: Micros) -> MembershipStatus {
+        let known = self
+            .nodes
+            .iter()
+            .find_map(|node| lock(&node.board).membership.clone());
+        if let Some(membership) = known {
+            let nodes = membership.entries().map(|(node, entry)| MemberStatus {
+                node: node.clone(),
+                state: entry.state,
+                since_s: now.since(entry.since).as_secs_f64(),
+                reason: entry.reason(now),
+                left_s: entry
+                    .until
+                    .filter(|until| *until > now)
+                    .map(|until| until.since(now).as_secs_f64()),
+            });
+            return MembershipStatus::new(membership.view(), nodes.collect());
+        }
+        let views = self
+            .nodes
+            .iter()
+            .map(|node| lock(&node.seen).view().clone());
+        let newest = views.max_by_key(|view| view.epoch);
+        let newest = newest.expect("a process hosts a node");
+        MembershipStatus::new(&newest, Vec::new())
+    }
+}
+
+impl MembershipStatus {
+    fn new(view: &View, nodes: Vec<MemberStatus>) -> Self {
+        MembershipStatus {
+            epoch: view.epoch,
+            coordinator: view.coordinator.clone(),
+            gateways: view.gateways.clone(),
+            nodes,
+        }
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl NodeSources {
@@ -311,8 +408,7 @@ impl NodeSources {
     fn links(&self, now: Micros) -> impl Iterator<Item = LinkStatus> {
         self.links.iter().map(move |(peer, (alive, wire))| {
             let (sent, received) = wire.traffic();
-            let alive = alive.lock().unwrap_or_else(PoisonError::into_inner);
-            let standing = alive.standing(now);
+            let standing = lock(alive).standing(now);
             let up = wire.agreed().is_some();
             let path = wire.connection().map(|connection| connection.stats().path);
             LinkStatus {

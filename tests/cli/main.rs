@@ -9,6 +9,7 @@ mod fixture;
 mod floods;
 mod interrupts;
 mod kills;
+mod membership;
 mod pipes;
 mod processes;
 mod runs;

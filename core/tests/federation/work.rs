@@ -377,6 +377,7 @@ impl World {
                 self.write(&record, None);
                 self.reply(life, 1, 20, Message::Recorded(record.round, Ok(())));
             }
+            Effect::Lifted(_) => {}
             Effect::Finish(finished) => self.finished = Some(finished),
         }
     }

@@ -254,8 +254,15 @@ fn a_user_may_lift_a_cool_down() {
             .clone()
     };
     assert_eq!(entry(&run).state, State::Evicted);
-    run.view(Message::Readmit(n("d1/n2")));
+    let effects = run.tell(Message::Readmit(n("d1/n2")));
+    let lifted = Effect::Lifted(Ok(Duration::from_secs(10)));
+    assert_eq!(effects.first(), Some(&lifted));
+    let view = written(&effects);
+    run.tell(Message::Viewed(view.epoch, Ok(())));
     assert_eq!(entry(&run).state, State::Active);
+    let effects = run.tell(Message::Readmit(n("d1/n2")));
+    let refused = NotLifted::NotEvicted(n("d1/n2"), State::Active);
+    assert_eq!(effects, [Effect::Lifted(Err(refused))]);
 }
 
 #[test]
