@@ -18,7 +18,7 @@ use crate::identity::Identity;
 use crate::link::{self, Link, Shelf, Wire};
 use crate::node::{self, Company, Node};
 use crate::quic::{self, Quic};
-use crate::shell::{Handle, Stage, TellError, supervise};
+use crate::shell::{ASKS_MAX, Handle, Stage, TellError, supervise};
 use crate::slab::Pool;
 use crate::verbs::{self, Fabric, Verbs};
 use tombolo_core::event::Event;
@@ -26,9 +26,6 @@ use tombolo_core::ids::NodeId;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::view::Seen;
 use tombolo_fabric::Device;
-
-/// How often a question to an actor that failed over it is asked again.
-const ASKS_MAX: usize = 4;
 
 /// Makes the rule; called once for each life of the aggregator's actor, on its arbiter.
 pub type RuleFactory = Arc<dyn Fn() -> Rule + Send + Sync>;
