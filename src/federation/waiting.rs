@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::identity::show::span;
 use crate::world::address::Addresses;
-use tombolo_actors::coordinator::Progress;
+use tombolo_actors::coordinator::Board;
 use tombolo_actors::crew::Crew;
 use tombolo_actors::link::Wire;
 use tombolo_core::event::{Event, Missing, Wait};
@@ -32,7 +32,7 @@ struct Waiter {
     node: NodeId,
     address: String,
     needs: Vec<(Need, Arc<Wire>)>,
-    progress: Arc<Mutex<Option<Progress>>>,
+    board: Arc<Mutex<Board>>,
     machine: Mutex<waiting::Waiting>,
 }
 
@@ -56,7 +56,7 @@ impl Waiting {
                         Some((need, wire))
                     })
                     .collect(),
-                progress: crew.progress.clone(),
+                board: crew.board.clone(),
                 machine: Mutex::new(waiting::Waiting::new(plan, &crew.node_id, now)),
             }
         });
@@ -130,7 +130,11 @@ impl Waiter {
         if missing.is_empty() {
             return None;
         }
-        let open = *self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = self
+            .board
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .progress;
         let machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
         let left = match open {
             Some(open) => Some(open.deadline.since(now)),
