@@ -37,7 +37,7 @@ pub use ledger::Ledger;
 pub(crate) use plugins::Plugins;
 pub use recorder::Recorder;
 pub use report::Report;
-pub use running::{Interrupt, Running};
+pub use running::{DEPARTED, Interrupt, NOT_DRAINED, Running};
 pub use state::{StateError, StateFolder};
 
 /// Events that a slow listener may fall behind before it misses some.

@@ -86,6 +86,8 @@ pub struct Crew {
     pub board: Arc<Mutex<coordinator::Board>>,
     /// The view by which it goes.
     pub seen: Arc<Mutex<Seen>>,
+    /// Whether it is there for the others.
+    pub presence: Arc<node::Presence>,
     /// Becomes the reason once the run is over for this node.
     pub left: watch::Receiver<Option<String>>,
     /// Its fabric.
@@ -249,6 +251,7 @@ impl Crew {
         let company = Arc::new(SetOnce::new());
         let (left_sender, left) = watch::channel(None);
         let seen = Arc::new(Mutex::new(Seen::new(&plan, me.clone())));
+        let presence: Arc<node::Presence> = Arc::default();
         let node = {
             let setup = node::Setup {
                 stage: stage.clone(),
@@ -261,6 +264,7 @@ impl Crew {
                 left: left_sender,
                 company: company.clone(),
                 seen: seen.clone(),
+                presence: presence.clone(),
             };
             supervise(&stage, Class::Node, me.as_str(), move |own| {
                 Node::new(setup.clone(), own.clone())
@@ -365,6 +369,7 @@ impl Crew {
             aggregate,
             board,
             seen,
+            presence,
             left,
             fabric,
             endpoint,
