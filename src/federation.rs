@@ -38,7 +38,7 @@ pub(crate) use blueprint::{Blueprint, Built};
 pub use ledger::Ledger;
 pub use recorder::Recorder;
 pub use report::Report;
-pub use running::{Interrupt, Running};
+pub use running::{DEPARTED, Interrupt, NOT_DRAINED, Running};
 pub use state::{StateError, StateFolder};
 pub(crate) use waiting::Waiting;
 pub use waiting::named;

@@ -83,6 +83,8 @@ pub struct Crew {
     pub board: Arc<Mutex<coordinator::Board>>,
     /// The view by which it goes.
     pub seen: Arc<Mutex<Seen>>,
+    /// Whether it is there for the others.
+    pub presence: Arc<node::Presence>,
     /// Becomes the reason once the run is over for this node.
     pub left: watch::Receiver<Option<String>>,
     /// Its fabric.
@@ -246,6 +248,7 @@ impl Crew {
         let company = Arc::new(SetOnce::new());
         let (left_sender, left) = watch::channel(None);
         let seen = Arc::new(Mutex::new(Seen::new(&plan, me.clone())));
+        let presence: Arc<node::Presence> = Arc::default();
         let node = {
             let setup = node::Setup {
                 stage: stage.clone(),
@@ -258,6 +261,7 @@ impl Crew {
                 left: left_sender,
                 company: company.clone(),
                 seen: seen.clone(),
+                presence: presence.clone(),
             };
             supervise(&stage, Class::Node, me.as_str(), move |own| {
                 Node::new(setup.clone(), own.clone())
@@ -362,6 +366,7 @@ impl Crew {
             aggregate,
             board,
             seen,
+            presence,
             left,
             fabric,
             endpoint,

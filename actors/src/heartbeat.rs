@@ -73,6 +73,9 @@ impl Actor for Heartbeat {
     fn started(&mut self, _: &mut Cx<Self>) {
         let rung = self.setup.machine().rung();
         // The actor before this one may have failed over this very verdict.
+        if rung == Rung::Left {
+            self.tell_node(Verdict::Left);
+        }
         if rung.is_lost() {
             self.tell_node(Verdict::Lost);
         }
@@ -90,7 +93,7 @@ impl Actor for Heartbeat {
 
     fn handle(&mut self, Message(verdict): Message, _: &mut Cx<Self>) {
         let (node, peer) = (self.setup.stage.node.clone(), self.setup.peer.clone());
-        self.setup.stage.report(match verdict {
+        let event = match verdict {
             Verdict::Suspected { silent } => Event::PeerSuspected {
                 node,
                 peer,
@@ -104,7 +107,9 @@ impl Actor for Heartbeat {
             },
             Verdict::Lost => Event::PeerLost { node, peer },
             Verdict::Overdue => Event::PeerOverdue { node, peer },
-        });
+            Verdict::Left => Event::PeerLeft { node, peer },
+        };
+        self.setup.stage.report(event);
         if verdict == Verdict::Lost {
             // What still stands carries nothing; without it the link dials on its own until the peer is there.
             self.setup.link.deliver(link::Message::HangUp);
@@ -135,6 +140,8 @@ struct Watch {
 struct Current {
     agreed: Arc<Agreed>,
     ended: bool,
+    /// The peer said goodbye on it.
+    gone: bool,
     /// Frames of streams received when it was last looked at, and when that was.
     frames: u64,
     looked: Micros,
@@ -175,9 +182,11 @@ impl Watch {
     fn step(&mut self, datagram: Option<Bytes>) -> (Vec<Effect>, Micros) {
         let now = self.setup.stage.env.now();
         let mut messages = Vec::new();
-        messages.extend(self.new_connection(now));
-        messages.extend(self.progress(now));
+        // What came on the connection that was, before its end and before what takes its place.
         messages.extend(datagram.and_then(|datagram| self.decode(&datagram)));
+        messages.extend(self.progress(now));
+        messages.extend(self.goodbye());
+        messages.extend(self.new_connection(now));
         let mut machine = self.setup.machine();
         let mut effects = Vec::new();
         for message in messages {
@@ -189,6 +198,16 @@ impl Watch {
         machine.on_wake(&mut Context::new(now, &mut out));
         effects.extend(out.effects);
         (effects, out.wake_at.unwrap_or(Micros::NEVER))
+    }
+
+    /// Whether the peer has closed the connection because it leaves; said once.
+    fn goodbye(&mut self) -> Option<heartbeat::Message> {
+        let current = self.current.as_mut()?;
+        if current.gone || !link::has_left(&current.agreed.connection) {
+            return None;
+        }
+        (current.gone, current.ended) = (true, true);
+        Some(heartbeat::Message::Goodbye)
     }
 
     fn new_connection(&mut self, now: Micros) -> Option<heartbeat::Message> {
@@ -203,6 +222,7 @@ impl Watch {
             frames: agreed.frames(),
             agreed,
             ended: false,
+            gone: false,
             looked: now,
         });
         let every = self.current.as_ref()?.agreed.every;
@@ -224,6 +244,10 @@ impl Watch {
                 since = since.max(Some(current.looked));
             }
             (current.frames, current.looked) = (frames, now);
+            if current.gone {
+                // What is read late was said before the goodbye.
+                return None;
+            }
         }
         Some(heartbeat::Message::Progress { since: since? })
     }

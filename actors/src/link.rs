@@ -344,7 +344,7 @@ pub fn dials(plan: &tombolo_core::plan::Plan, node: &NodeId, peer: &NodeId) -> b
 }
 
 /// Whether the peer closed the connection because it leaves.
-fn has_left(connection: &Connection) -> bool {
+pub(crate) fn has_left(connection: &Connection) -> bool {
     matches!(
         connection.close_reason(),
         Some(ConnectionError::ApplicationClosed(close)) if close.error_code == LEFT
@@ -489,7 +489,9 @@ impl Link {
             .run()
             .await;
             setup.durable.set_left(has_left(&connection));
-            connection.close(VarInt::from_u32(3), end.reason.as_bytes());
+            if connection.close_reason().is_none() {
+                connection.close(VarInt::from_u32(3), end.reason.as_bytes());
+            }
             let _ = own.tell(Message::Down(session, end)).await;
         });
         self.session = Some((session, AbortOnDrop(task)));

@@ -9,6 +9,7 @@ mod bench;
 mod obtain;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{SetOnce, watch};
@@ -46,6 +47,25 @@ pub enum Message {
     Verdict(NodeId, Verdict),
     /// This node's coordinator is ready, for the first time or again.
     CoordinatorStarted,
+    /// This node leaves: whoever waits for it must hear so.
+    Leave,
+}
+
+/// Why a node that was told to leave has left: nobody waits for it, nothing of it is needed any more.
+pub const DEPARTED: &str = "it left as it was told to";
+
+/// Whether a node is there for the others; outlives the actor.
+#[derive(Debug, Default)]
+pub struct Presence {
+    joined: AtomicBool,
+    leaves: AtomicBool,
+}
+
+impl Presence {
+    /// Whether anybody may wait for it: it has been in touch with who gives it work.
+    pub fn has_joined(&self) -> bool {
+        self.joined.load(Ordering::Relaxed)
+    }
 }
 
 /// What a node needs.
@@ -71,6 +91,8 @@ pub struct Setup {
     pub company: Arc<SetOnce<Company>>,
     /// The view by which it goes; outlives the actor.
     pub seen: Arc<Mutex<Seen>>,
+    /// Whether it is there.
+    pub presence: Arc<Presence>,
 }
 
 impl Setup {
@@ -172,10 +194,7 @@ impl Node {
     }
 
     fn begin(&mut self, cx: &mut Cx<Self>, bench: Bench, initial: Initial) {
-        let layout = self.setup.layout.clone();
-        let member = Member::new(self.me().clone(), layout.clone(), 0, initial.hash);
-        self.member = Some(member);
-        self.bench = Some(bench);
+        self.enlist(cx, bench, initial.hash);
         if let Some(region) = initial.shown {
             self.act(cx);
             // The initial model needs no transfer: everybody can make it.
@@ -193,6 +212,30 @@ impl Node {
                 // No link tells this domain and its coordinator apart: after a restart it says by itself where it stands.
                 self.step_gateway(cx, gateway::Message::CoordinatorUp);
             }
+        }
+    }
+
+    /// Becomes a member that holds the initial model.
+    fn enlist(&mut self, cx: &mut Cx<Self>, bench: Bench, initial: Hash) {
+        let layout = self.setup.layout.clone();
+        self.member = Some(Member::new(self.me().clone(), layout, 0, initial));
+        self.bench = Some(bench);
+        if self.setup.presence.leaves.load(Ordering::Relaxed) {
+            self.leave(cx);
+        }
+    }
+
+    fn leave(&mut self, cx: &mut Cx<Self>) {
+        self.setup.presence.leaves.store(true, Ordering::Relaxed);
+        self.step_member(cx, member::Message::Leave);
+        self.leave_if_out();
+    }
+
+    /// A node that is told to leave has left once it is out of the view: then no open sum holds its update.
+    fn leave_if_out(&self) {
+        let leaves = self.setup.presence.leaves.load(Ordering::Relaxed);
+        if leaves && self.setup.seen().view().is_out(self.me()) {
+            let _ = self.setup.left.send(Some(DEPARTED.to_owned()));
         }
     }
 
@@ -276,6 +319,7 @@ impl Node {
                     node.step_gateway(cx, gateway::Message::MemberUp(peer.clone()));
                 }
                 if peer == node.gateway_of_mine() {
+                    node.setup.presence.joined.store(true, Ordering::Relaxed);
                     node.step_member(cx, member::Message::GatewayUp);
                 }
             });
@@ -286,6 +330,9 @@ impl Node {
 
     fn wan_up(&mut self, cx: &mut Cx<Self>, peer: &NodeId) {
         if *peer == self.setup.coordinator() {
+            if self.is_gateway() {
+                self.setup.presence.joined.store(true, Ordering::Relaxed);
+            }
             self.step_gateway(cx, gateway::Message::CoordinatorUp);
         }
         self.tell_coordinator(tombolo_core::coordinator::Message::Up(peer.clone()));
@@ -330,6 +377,13 @@ impl Node {
                 peer,
                 Word::Overdue,
             )),
+            Verdict::Left if neighbour => {
+                self.step_gateway(cx, gateway::Message::MemberLeaves(peer))
+            }
+            Verdict::Left => self.tell_coordinator(tombolo_core::coordinator::Message::Watched(
+                peer,
+                Word::Left,
+            )),
             Verdict::Suspected { .. } => {}
         }
     }
@@ -358,6 +412,7 @@ impl Actor for Node {
                 }
             }
             Message::Verdict(peer, verdict) => self.verdict(cx, peer, verdict),
+            Message::Leave => self.leave(cx),
             Message::CoordinatorStarted => {
                 let mine = self.me().clone();
                 let wan = self.up.iter().filter(|peer| peer.domain() != mine.domain());

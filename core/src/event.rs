@@ -103,6 +103,8 @@ pub enum Event {
     PeerLost { node: NodeId, peer: NodeId },
     /// All of the ladder is over: the peer should be evicted.
     PeerOverdue { node: NodeId, peer: NodeId },
+    /// A peer closed the connection because it leaves: it is not missed.
+    PeerLeft { node: NodeId, peer: NodeId },
     /// A membership view is written down and holds.
     EpochChanged { view: View },
     /// A node is out of the view, for this long at least.

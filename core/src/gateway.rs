@@ -47,6 +47,8 @@ pub enum Message {
     MemberLost(NodeId),
     /// A member was silent through the whole ladder: the coordinator should put it out.
     MemberOverdue(NodeId),
+    /// A member leaves, perhaps this node itself.
+    MemberLeaves(NodeId),
     /// Who is in, from now on.
     View(View),
     /// From a member.
@@ -572,11 +574,7 @@ impl Gateway {
                     }
                 }
             }
-            Control::Departing => {
-                self.stand(cx, &node, Word::Left);
-                self.silent.insert(node);
-                self.resume_work(cx);
-            }
+            Control::Departing => self.on_leaving(cx, node),
             Control::Measured(measured) => self.on_measured(cx, &node, measured),
             Control::Folded(folded) => self.on_folded(cx, &node, folded),
             Control::Holds { round, hash } => {
@@ -585,6 +583,13 @@ impl Gateway {
             }
             _ => {}
         }
+    }
+
+    /// Gives the work of a member that leaves to others. What it brought to the round counts until the view without it is here.
+    fn on_leaving(&mut self, cx: &mut Context<'_, Effect>, node: NodeId) {
+        self.stand(cx, &node, Word::Left);
+        self.silent.insert(node);
+        self.resume_work(cx);
     }
 
     fn tell_adopted(&mut self, cx: &mut Context<'_, Effect>) {
@@ -678,6 +683,7 @@ impl Machine for Gateway {
             }
             Message::View(view) => self.on_view(cx, &view),
             Message::MemberOverdue(node) => self.stand(cx, &node, Word::Overdue),
+            Message::MemberLeaves(node) => self.on_leaving(cx, node),
             Message::MemberSilent(node) => {
                 if self.told.get(&node) == Some(&Word::Active) {
                     self.stand(cx, &node, Word::Suspect);

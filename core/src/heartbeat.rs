@@ -51,6 +51,8 @@ pub enum Message {
         /// No earlier than then.
         since: Micros,
     },
+    /// The peer closed the connection and said that it leaves.
+    Goodbye,
 }
 
 /// What is to be done.
@@ -83,6 +85,8 @@ pub enum Verdict {
     Lost,
     /// It did not come back within the restore limit: the coordinator, who alone evicts, must hear of it.
     Overdue,
+    /// It leaves, and is not missed.
+    Left,
 }
 
 /// How a peer stands: for status.
@@ -177,7 +181,7 @@ impl Heartbeat {
     /// Everything that status shows.
     pub fn standing(&self, now: Micros) -> Standing {
         let silent = match self.rung() {
-            Rung::Unmet => Duration::ZERO,
+            Rung::Left | Rung::Unmet => Duration::ZERO,
             _ => now.since(self.heard),
         };
         let counts = now.since(self.heard.max(self.excused)).min(silent);
@@ -206,6 +210,13 @@ impl Machine for Heartbeat {
     fn handle(&mut self, message: Message, cx: &mut Context<'_, Effect>) {
         let late = self.discount_pause(cx.now());
         let at = match message {
+            Message::Goodbye => {
+                self.session = None;
+                if self.ladder.on_goodbye() {
+                    cx.effect(Effect::Verdict(Verdict::Left));
+                }
+                return self.go_on(late, cx);
+            }
             Message::Connected { every } => {
                 self.on_connected(every);
                 cx.now()

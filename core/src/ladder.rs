@@ -11,6 +11,8 @@
 //!                   ◀─────────────────────────────────────────────────────────── Overdue
 //! ```
 //!
+//! A peer that says that it leaves is off the ladder, whatever its rung, until there is life again: nobody is missed who said goodbye.
+//!
 //! At each retry the link dials anew, at a random moment of that retry's wait (full jitter), so that peers which lost the same gateway do
 //! not come back in step. When the retries are exhausted the round no longer waits for the peer; it may still come back, from its own
 //! snapshot or healed by others, until it is overdue. Then the coordinator is told, who alone evicts.
@@ -25,6 +27,8 @@ use crate::time::Micros;
 /// Where a peer stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rung {
+    /// It said that it leaves.
+    Left,
     /// Never heard of: nobody is missed before the first contact.
     Unmet,
     /// Heard lately.
@@ -48,14 +52,17 @@ pub enum Step {
     Silence,
     /// The time of its rung is over.
     Timeout,
+    /// It says that it leaves.
+    Goodbye,
 }
 
 impl Rung {
     /// The table: the next rung, if the step leads anywhere.
     pub fn next(self, step: Step, retries: usize) -> Option<Rung> {
         match (self, step) {
-            (Rung::Alive, Step::Life) => None,
+            (Rung::Alive, Step::Life) | (Rung::Left, Step::Goodbye) => None,
             (_, Step::Life) => Some(Rung::Alive),
+            (_, Step::Goodbye) => Some(Rung::Left),
             (Rung::Alive, Step::Silence) => Some(Rung::Suspect),
             (Rung::Suspect, Step::Timeout) if retries > 0 => Some(Rung::Retry(1)),
             (Rung::Retry(tried), Step::Timeout) if tried < retries => Some(Rung::Retry(tried + 1)),
@@ -74,6 +81,7 @@ impl Rung {
 impl fmt::Display for Rung {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Rung::Left => f.write_str("left"),
             Rung::Unmet => f.write_str("unmet"),
             Rung::Alive => f.write_str("alive"),
             Rung::Suspect => f.write_str("suspect"),
@@ -121,6 +129,12 @@ impl Ladder {
     pub fn on_life(&mut self) -> bool {
         self.due.clear();
         self.step(Step::Life).is_some()
+    }
+
+    /// The peer leaves. True if that changed its rung.
+    pub fn on_goodbye(&mut self) -> bool {
+        self.due.clear();
+        self.step(Step::Goodbye).is_some()
     }
 
     /// The peer is suspected from now on. True if that changed its rung.
@@ -219,6 +233,7 @@ mod tests {
     #[test]
     fn these_are_all_transitions() {
         let rungs = [
+            Rung::Left,
             Rung::Unmet,
             Rung::Alive,
             Rung::Suspect,
@@ -229,7 +244,7 @@ mod tests {
         ];
         let mut found = Vec::new();
         for from in rungs {
-            for step in [Step::Life, Step::Silence, Step::Timeout] {
+            for step in [Step::Life, Step::Silence, Step::Timeout, Step::Goodbye] {
                 if let Some(to) = from.next(step, 2) {
                     found.push(format!("{from}: {step:?} -> {to}"));
                 }
@@ -238,17 +253,25 @@ mod tests {
         assert_eq!(
             found,
             [
+                "left: Life -> alive",
                 "unmet: Life -> alive",
+                "unmet: Goodbye -> left",
                 "alive: Silence -> suspect",
+                "alive: Goodbye -> left",
                 "suspect: Life -> alive",
                 "suspect: Timeout -> retry 1",
+                "suspect: Goodbye -> left",
                 "retry 1: Life -> alive",
                 "retry 1: Timeout -> retry 2",
+                "retry 1: Goodbye -> left",
                 "retry 2: Life -> alive",
                 "retry 2: Timeout -> restoring",
+                "retry 2: Goodbye -> left",
                 "restoring: Life -> alive",
                 "restoring: Timeout -> overdue",
+                "restoring: Goodbye -> left",
                 "overdue: Life -> alive",
+                "overdue: Goodbye -> left",
             ]
         );
         assert_eq!(Rung::Suspect.next(Step::Timeout, 0), Some(Rung::Restoring));
@@ -289,6 +312,16 @@ mod tests {
             assert_eq!((ladder.rung(), ladder.until()), (Rung::Alive, None));
             assert_eq!(ladder.on_time(second(1000)), None);
         }
+    }
+
+    #[test]
+    fn who_left_climbs_no_further() {
+        let mut ladder = ladder(1);
+        ladder.on_silence(second(10));
+        assert!(ladder.on_goodbye());
+        assert_eq!((ladder.rung(), ladder.until()), (Rung::Left, None));
+        assert!(!ladder.on_silence(second(1000)));
+        assert!(ladder.on_life(), "it is back");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A node within its domain: adopts models, trains, exports, in that order and one thing at a time.
 //!
 //! The blocking work is done elsewhere; while it runs, the newest order of each kind waits. An order that a newer one has made pointless
-//! is forgotten.
+//! is forgotten. A node that leaves says so until the view without it is here, and begins no training any more.
 
 use crate::event::Event;
 use crate::ids::{NodeId, Round};
@@ -22,6 +22,8 @@ pub enum Message {
     Adopt(ModelRef),
     /// From the gateway: the round ended without a commit.
     Drop(Round),
+    /// This node leaves.
+    Leave,
     /// Work is done: the model was read and its hash is right, or not.
     Adopted(ModelRef, Result<(), String>),
     /// Work is done: the update lies in the region, or training failed.
@@ -46,6 +48,7 @@ pub struct Member {
     layout: Layout,
     round: Round,
     hash: Hash,
+    leaves: bool,
     busy: bool,
     adopt: Option<ModelRef>,
     train: Option<Train>,
@@ -62,6 +65,7 @@ impl Member {
             layout,
             round,
             hash,
+            leaves: false,
             busy: false,
             adopt: None,
             train: None,
@@ -115,6 +119,14 @@ impl Machine for Member {
 
     fn handle(&mut self, message: Message, cx: &mut Context<'_, Effect>) {
         match message {
+            Message::Leave => {
+                self.leaves = true;
+                self.train = None;
+                cx.effect(Effect::Tell(Control::Departing));
+            }
+            Message::GatewayUp | Message::Train(_) if self.leaves => {
+                cx.effect(Effect::Tell(Control::Departing));
+            }
             Message::GatewayUp => {
                 let join = Join {
                     layout: self.layout.clone(),
@@ -347,6 +359,21 @@ mod tests {
             effects.last(),
             Some(&Effect::Adopt(model(2))),
             "rounds 1 and 2 are over: {effects:?}"
+        );
+    }
+
+    #[test]
+    fn a_node_that_leaves_says_so_to_every_gateway_and_begins_no_work() {
+        let mut member = member();
+        tell(&mut member, Message::Train(train(1)));
+        let goodbye = || Effect::Tell(Control::Departing);
+        assert_eq!(tell(&mut member, Message::Leave), [goodbye()]);
+        assert_eq!(tell(&mut member, Message::GatewayUp), [goodbye()]);
+        assert_eq!(tell(&mut member, Message::Train(train(2))), [goodbye()]);
+        let effects = tell(&mut member, Message::Trained(1, trained()));
+        assert!(
+            matches!(effects[..], [Effect::Tell(Control::Exported(_))]),
+            "what it had begun may still count: {effects:?}"
         );
     }
 

@@ -185,6 +185,10 @@ impl Membership {
         let Some(entry) = self.entries.get_mut(node) else {
             return;
         };
+        if entry.leaves && word != Word::Active {
+            // Who said goodbye is silent by right.
+            return;
+        }
         entry.heard = word == Word::Active || (word == Word::Suspect && entry.heard);
         entry.leaves = word == Word::Left;
         entry.overdue = word == Word::Overdue;
@@ -427,13 +431,15 @@ mod tests {
         let told = [
             (Word::Suspect, "heartbeat limit"),
             (Word::Restoring, "all retries"),
-            (Word::Left, "it leaves"),
             (Word::Overdue, "whole ladder"),
         ];
         for (word, said) in told {
             stand.0.on_word(at(0), &node, word);
             assert!(reason(&stand, 0).contains(said), "{word:?}");
         }
+        let mut leaver = Stand::new();
+        leaver.0.on_word(at(0), &node, Word::Left);
+        assert_eq!(reason(&leaver, 0), "it leaves");
         stand.review(0);
         assert!(reason(&stand, 9).ends_with("1 in a row; it cools down"));
         assert!(reason(&stand, 10).ends_with("as soon as it is heard"));
@@ -445,6 +451,9 @@ mod tests {
     fn who_leaves_is_out_at_once_and_back_when_it_is_heard() {
         let mut stand = Stand::new();
         stand.0.on_word(at(1), &n("d1/n1"), Word::Left);
+        for silence in [Word::Suspect, Word::Restoring, Word::Overdue] {
+            stand.0.on_word(at(1), &n("d1/n1"), silence);
+        }
         stand.review(1);
         assert_eq!(stand.state("d1/n1"), State::Left);
         stand.0.on_word(at(2), &n("d1/n1"), Word::Active);

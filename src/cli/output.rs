@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Common, Exit, Format};
 use tombolo::FederationError;
-use tombolo::federation::{Ledger, StateError, named, state_word};
+use tombolo::federation::{DEPARTED, Ledger, NOT_DRAINED, StateError, named, state_word};
 use tombolo::identity::show::span;
 use tombolo_core::event::{Event, Finished, RoundRecord, Wait};
 
@@ -358,13 +358,17 @@ pub fn judge(finished: &Finished) -> Exit {
                 Exit::Terminated
             };
         }
-        "" => {}
+        NOT_DRAINED => {
+            complain(NOT_DRAINED);
+            return Exit::Terminated;
+        }
+        "" | DEPARTED => {}
         reason => complain(reason),
     }
     if finished.never_met_quorum() {
         complain("no round met its quorum; the records of the rounds say who was missing");
         Exit::NoQuorum
-    } else if reason.is_empty() {
+    } else if reason.is_empty() || reason == DEPARTED {
         Exit::Done
     } else {
         Exit::Failed

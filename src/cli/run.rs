@@ -8,6 +8,7 @@ use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use super::output::{Display, complain, judge, print_line, refuse};
 use super::signals::Signals;
 use super::{Common, Exit, Format, processes, runtime};
+use tombolo::federation::DEPARTED;
 use tombolo::{Federation, FederationError, Running};
 use tombolo_core::event::Event;
 
@@ -120,6 +121,7 @@ pub async fn follow(
                 "reason": reason,
             })),
             (Format::Text, "") => say!("the run is over"),
+            (Format::Text, DEPARTED) => say!("left; the others go on"),
             (Format::Text, _) => {}
         }
     } else {

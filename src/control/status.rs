@@ -139,7 +139,7 @@ pub struct LinkStatus {
     pub sent: u64,
     /// UDP payload received.
     pub received: u64,
-    /// How far the peer has climbed: unmet, alive, suspect, "retry 2", restoring, overdue.
+    /// How far the peer has climbed: left, unmet, alive, suspect, "retry 2", restoring, overdue.
     pub rung: String,
     /// Why it is there; empty if all is well.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -445,6 +445,7 @@ fn reason(standing: &Standing, up: bool, trouble: Option<String>) -> String {
     let silence = match standing.rung {
         Rung::Alive if up => return String::new(),
         Rung::Alive => None,
+        Rung::Left => Some("it said that it leaves".to_owned()),
         Rung::Unmet => Some("never heard of".to_owned()),
         _ => Some(format!(
             "no sign of life for {:.1} s",

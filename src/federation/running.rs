@@ -10,6 +10,7 @@ use super::{FederationError, Ledger, Recorder, Report, StateFolder, Waiting};
 use crate::control::Control;
 use crate::world::World;
 use tombolo_actors::crew::Crew;
+pub use tombolo_actors::node::DEPARTED;
 use tombolo_actors::shell::Census;
 use tombolo_core::coordinator::Message as CoordinatorMessage;
 use tombolo_core::event::{Event, Finished};
@@ -19,14 +20,21 @@ use tombolo_core::plan::Plan;
 /// How long nodes may take to hear that the run is over.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
-/// The same when somebody waits at the terminal.
+/// How long it may take until a node that was told to leave is not needed any more. Less than any supervisor of processes waits before it
+/// kills; what takes longer is only a coordinator that cannot be reached.
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+
+/// As [`LEAVE_LIMIT`], when somebody waits at the terminal.
 const INTERRUPTED_LIMIT: Duration = Duration::from_millis(700);
 
 /// How long nodes of other processes may take to acknowledge the last word. Whoever does not answer by then gives no sign of life.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long the last packets may take to leave.
-const DRAIN_LIMIT: Duration = Duration::from_millis(500);
+const PACKETS_LIMIT: Duration = Duration::from_millis(500);
+
+/// Why a node that was told to leave ends in spite of who may still wait for it.
+pub const NOT_DRAINED: &str = "terminated before it could drain: the coordinator took no note of it; is the coordinator, or the domain's gateway, down?";
 
 /// A federation at work.
 pub struct Running {
@@ -109,6 +117,13 @@ impl Running {
         }
     }
 
+    /// Tells the nodes of this process to leave: whoever waits for them hears so, and the others go on. They come back as the same nodes.
+    fn leave(&self) {
+        for crew in self.crews.values() {
+            let _ = crew.node.post(tombolo_actors::node::Message::Leave);
+        }
+    }
+
     /// Follows the run to its end.
     ///
     /// # Errors
@@ -129,11 +144,14 @@ impl Running {
         let (waiting, sink) = (self.waiting.clone(), self.sink.clone());
         let mut gives_up = std::pin::pin!(waiting.watch(sink.as_ref()));
         let ledger = self.ledger.clone();
-        let patience = self.plan.round.close_limit + LEAVE_LIMIT;
-        let mut stopping = false;
+        let mut stopping = None;
         let mut left: Vec<_> = self.crews.values().map(|crew| crew.left.clone()).collect();
         let hosts_coordinator = self.hosts_coordinator();
-        let finished = loop {
+        let patience = match hosts_coordinator {
+            true => self.plan.round.close_limit + LEAVE_LIMIT,
+            false => DRAIN_LIMIT,
+        };
+        let mut finished = loop {
             let gone = async {
                 if hosts_coordinator {
                     return std::future::pending().await;
@@ -150,34 +168,40 @@ impl Running {
                 biased;
                 finished = ledger.finished() => break finished,
                 reason = gone => break Finished::without_rounds(reason),
-                reason = &mut gives_up, if !stopping => {
+                reason = &mut gives_up, if stopping.is_none() => {
                     // Nobody is going to send this node away.
-                    stopping = true;
+                    stopping = Some(Interrupt::Interrupted);
                     break Finished::without_rounds(reason);
                 }
-                why = &mut interrupt, if !stopping => {
-                    stopping = true;
-                    if !hosts_coordinator {
-                        let reason = if why == Interrupt::Interrupted { "interrupted" } else { "terminated" };
-                        break Finished::without_rounds(reason.to_owned());
+                why = &mut interrupt, if stopping.is_none() => {
+                    stopping = Some(why);
+                    if hosts_coordinator {
+                        self.stop(why);
+                    } else if self.crews.values().any(|crew| crew.presence.has_joined()) {
+                        self.leave();
+                    } else {
+                        break Finished::without_rounds(DEPARTED.to_owned());
                     }
-                    self.stop(why);
                 }
-                // Code of the user's that blocks the coordinator's thread must not keep the process.
-                () = tokio::time::sleep(patience), if stopping => {
-                    break Finished::without_rounds(
-                        "interrupted; the coordinator did not answer: does an aggregation actor block?".to_owned(),
-                    );
+                () = tokio::time::sleep(patience), if stopping.is_some() => {
+                    break Finished::without_rounds(match hosts_coordinator {
+                        // Code of the user's that blocks the coordinator's thread must not keep the process.
+                        true => "interrupted; the coordinator did not answer: does an aggregation actor block?".to_owned(),
+                        false => NOT_DRAINED.to_owned(),
+                    });
                 }
             }
         };
+        if stopping == Some(Interrupt::Interrupted) && !hosts_coordinator {
+            finished.reason = "interrupted".to_owned();
+        }
         let rounds = ledger.rounds_from(0);
         let report = Report { finished, rounds };
         let patience = match (stopping, hosts_coordinator) {
-            (false, _) => LEAVE_LIMIT,
-            (true, true) => INTERRUPTED_LIMIT,
+            (None, _) => LEAVE_LIMIT,
+            (Some(_), true) => INTERRUPTED_LIMIT,
             // Nobody is going to send this node away.
-            (true, false) => Duration::ZERO,
+            (Some(_), false) => Duration::ZERO,
         };
         if !self.wind_down(patience).await {
             // Its threads cannot be joined; they end with the process.
@@ -216,7 +240,7 @@ impl Running {
                 crew.drained().await;
             }
         };
-        let _ = tokio::time::timeout(DRAIN_LIMIT, drained).await;
+        let _ = tokio::time::timeout(PACKETS_LIMIT, drained).await;
         let stopped = async {
             for node in self.crews.keys() {
                 self.world.stop(node).await;

@@ -50,9 +50,9 @@ fn one_actor_per_node_link_and_peer_and_none_when_it_is_over() {
         ]);
         assert_eq!(counts, expected);
         // The same in numbers, so that a plan that lost its peers would be noticed: in each of three domains of three everyone has two
-        // neighbours, and the coordinator's gateway has two more and each of those one.
+        // neighbours, and the coordinator has a link to the gateway of each other domain and to its successor, seen from both ends.
         expected.insert("Node", 9);
-        expected.insert("Link", 3 * 3 * 2 + 2 * 2);
+        expected.insert("Link", 3 * 3 * 2 + 2 * 4);
         assert_eq!(counts, expected);
         assert!(census.counts().is_empty(), "{:?}", census.counts());
     });

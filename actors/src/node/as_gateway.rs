@@ -99,6 +99,7 @@ impl Node {
         if turn.gateway_moved && !turn.rises {
             self.step_member(cx, member::Message::GatewayUp);
         }
+        self.leave_if_out();
     }
 
     /// Tells a neighbour the view, if it may not know it.

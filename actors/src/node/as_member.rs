@@ -11,7 +11,7 @@ use crate::shell::{ASKS_MAX, Cx, later};
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::machine::{Context, Machine, Outcome};
-use tombolo_core::member::{self, Member};
+use tombolo_core::member;
 use tombolo_core::text::clip;
 use tombolo_core::trainer::Task;
 use tombolo_core::wire::{Control, Measured, ModelRef, Train};
@@ -114,9 +114,7 @@ impl Node {
             }
             match made.unwrap_or_else(|panicked| Err(panicked.to_string())) {
                 Ok((bench, initial)) => {
-                    let layout = node.setup.layout.clone();
-                    node.bench = Some(bench);
-                    node.member = Some(Member::new(node.me().clone(), layout, 0, initial.hash));
+                    node.enlist(cx, bench, initial.hash);
                     node.step_member(cx, member::Message::GatewayUp);
                 }
                 Err(reason) => {

@@ -65,7 +65,11 @@ impl Coordinator {
             Word::Restoring | Word::Overdue | Word::Left => {
                 self.reach.insert(node.clone(), false);
                 if is_gateway {
-                    self.lose(cx, &node.domain());
+                    let reason = match word {
+                        Word::Left => "its gateway leaves",
+                        _ => "its gateway gives no sign of life",
+                    };
+                    self.lose(cx, &node.domain(), reason);
                 }
             }
         }
@@ -88,7 +92,7 @@ impl Coordinator {
         self.check(cx);
     }
 
-    fn lose(&mut self, cx: &mut Context<'_, Effect>, domain: &DomainId) {
+    fn lose(&mut self, cx: &mut Context<'_, Effect>, domain: &DomainId, reason: &str) {
         let Some(entry) = self.domains.get_mut(domain).filter(|entry| !entry.lost) else {
             return;
         };
@@ -97,7 +101,7 @@ impl Coordinator {
         cx.report(Event::DomainDropped {
             round,
             domain: domain.clone(),
-            reason: "its gateway gives no sign of life".into(),
+            reason: reason.to_owned(),
         });
     }
 
@@ -109,7 +113,7 @@ impl Coordinator {
             let lost = self.domains.get(&domain.id).is_some_and(|entry| entry.lost)
                 || acting.is_some_and(|acting| self.view().is_out(acting) && !self.is_own(acting));
             let place = domain.gateways.iter().position(|node| Some(node) == acting);
-            let (Some(place), true) = (place, lost) else {
+            let (Some(place), true) = (place, lost && !self.is_fetching(&domain.id)) else {
                 continue;
             };
             let (before, after) = domain.gateways.split_at(place);
@@ -121,6 +125,13 @@ impl Coordinator {
             }
         }
         successors
+    }
+
+    /// Whether a domain's sum is being fetched, which only the gateway that made it has.
+    fn is_fetching(&self, domain: &DomainId) -> bool {
+        self.current.as_ref().is_some_and(|current| {
+            matches!(current.phase, Phase::Folding(_)) && current.noted.contains_key(domain)
+        })
     }
 
     /// Lets the next view be written if there is reason for one.
@@ -194,6 +205,9 @@ impl Coordinator {
         }
         let mut reached: BTreeSet<NodeId> = self.reached().cloned().collect();
         reached.insert(self.plan.coordinator.clone());
+        // Who leaves waits for nothing else.
+        let leavers = gone.iter().filter(|node| self.plan.may_be_gateway(node));
+        reached.extend(leavers.cloned());
         reached.iter().for_each(|node| self.send_view(cx, node));
         for (domain, gateway) in self.view().gateways.clone() {
             let moved = gateways.get(&domain) != Some(&gateway);

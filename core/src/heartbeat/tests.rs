@@ -105,6 +105,7 @@ impl Watch {
             Verdict::Recovered { .. } => "recovered",
             Verdict::Lost => "lost",
             Verdict::Overdue => "overdue",
+            Verdict::Left => "left",
         };
         self.verdicts.iter().map(name).collect()
     }
@@ -155,6 +156,20 @@ fn on_a_quiet_link_the_dead_are_suspected_within_three_periods_of_their_last_hea
             assert!(silent > every * 2, "{silent:?}");
         }
     }
+}
+
+/// spd#677, pytorch-lightning#1455: leaving is no failure.
+#[test]
+fn a_peer_that_says_goodbye_is_not_missed_until_it_is_back() {
+    let mut watch = Watch::connected(PERIOD, PERIOD, 1);
+    watch.step(Some(Message::Goodbye));
+    watch.until(at(HOUR));
+    assert_eq!(watch.names(), ["left"]);
+    assert!(watch.redials.is_empty());
+    watch.step(Some(Message::Connected { every: PERIOD }));
+    assert_eq!(watch.machine.rung(), Rung::Alive);
+    watch.until(at(2 * HOUR));
+    assert_eq!(watch.names()[..2], ["left", "suspected"]);
 }
 
 #[test]
@@ -274,7 +289,7 @@ fn hours(hours: u64, loss: f64, jitter: u64, seed: u64) -> Tally {
                 Verdict::Suspected { .. } => tally.suspected += 1,
                 Verdict::Lost => tally.lost += 1,
                 Verdict::Overdue => tally.overdue += 1,
-                Verdict::Recovered { .. } => {}
+                Verdict::Recovered { .. } | Verdict::Left => {}
             }
         }
         watch.sent.clear();

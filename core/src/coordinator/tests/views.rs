@@ -274,4 +274,28 @@ fn a_gateway_that_leaves_hands_over_at_once() {
     let view = run.view(standing("d1/n0", Word::Left));
     assert_eq!(view.gateways[&d(1)], n("d1/n1"));
     assert_eq!(view.out, [(n("d1/n0"), Gone::Left)].into());
+    let told = Effect::Send(n("d1/n0"), Control::View(view));
+    assert!(
+        run.effects.contains(&told),
+        "it waits to hear that it may go"
+    );
+}
+
+#[test]
+fn a_gateway_that_leaves_hands_over_once_its_sum_has_been_fetched() {
+    let mut run = Run::weighed(pair((2, 1)));
+    run.tell(Message::Up(n("d1/n0")));
+    run.tell(Message::Up(n("d1/n1")));
+    run.contribute(1, 0, &["d1/n0", "d1/n1", "d1/n2"]);
+    run.noted(1, 0);
+    run.contribute(0, 0, &["d0/n0", "d0/n1"]);
+    run.noted(0, 0);
+    run.tell(standing("d1/n0", Word::Left));
+    assert!(run.is_quiet(), "it is being fetched");
+    run.compute(0);
+    let effects = run.tell(Message::Committed(1, Ok(())));
+    let view = written(&effects);
+    assert_eq!(view.gateways[&d(1)], n("d1/n1"));
+    assert_eq!(view.out, [(n("d1/n0"), Gone::Left)].into());
+    assert_eq!(run.last_record().counted.len(), 5);
 }

@@ -1,0 +1,9 @@
+//! Federations of real processes, one a node, that are killed, stopped, told to leave and started again.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+#[allow(dead_code, reason = "shared with another test")]
+#[path = "../cli/fixture.rs"]
+mod fixture;
+mod fleet;
+mod leave;
