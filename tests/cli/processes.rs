@@ -21,10 +21,12 @@ fn rounds_go_on_without_a_killed_node_and_name_it() {
     run.until("its death", |seen| {
         seen.lines.iter().any(|line| line.contains("process_ended"))
     });
-    run.until("a degraded round", |seen| {
-        seen.lines
-            .iter()
-            .any(|line| line.contains("\"degraded\"") && line.contains("\"event\":\"round\""))
+    // A slow machine may leave out somebody else before.
+    let names_it = |round: &serde_json::Value| {
+        round["state"] == "degraded" && round["late"] == serde_json::json!(["plant/d"])
+    };
+    run.until("a degraded round that names it", |seen| {
+        seen.events("round").iter().any(names_it)
     });
     run.signal(Signal::INT);
     let output = run.end().expect(130);
@@ -35,12 +37,8 @@ fn rounds_go_on_without_a_killed_node_and_name_it() {
         ended[0]["status"].as_str().unwrap().contains("SIGKILL"),
         "{ended:#?}"
     );
-    let degraded = output
-        .events("round")
-        .into_iter()
-        .find(|round| round["state"] == "degraded");
+    let degraded = output.events("round").into_iter().find(names_it);
     let degraded = degraded.unwrap();
-    assert_eq!(degraded["late"], serde_json::json!(["plant/d"]));
     assert_eq!(degraded["counted"].as_array().unwrap().len(), 8);
 }
 
