@@ -15,6 +15,7 @@ mod laws;
 
 use serde::{Deserialize, Serialize};
 
+use crate::event::Objection;
 use crate::fold;
 use crate::ids::NodeId;
 use crate::plan::{AggregatorPlan, BaseWeights};
@@ -180,22 +181,23 @@ pub fn check(reports: &[Report], weights: &[Weight]) -> Result<(), AggregateErro
 }
 
 /// Why no rule may see a report; `None` if one may. One NaN in a mean is a NaN model, and no comparison finds it: `NaN > limit` is false.
-pub fn refusal(report: &Report) -> Option<String> {
+pub fn refusal(report: &Report) -> Option<(Objection, String)> {
     if !report.finite {
-        return Some("the update has an element that is not finite".into());
+        let reason = "the update has an element that is not finite".into();
+        return Some((Objection::NotFinite, reason));
     }
     let not_negative = |number: f64| number.is_finite() && number >= 0.0;
     if !not_negative(report.norm) {
-        return Some(format!("the update's norm is {}", report.norm));
+        let reason = format!("the update's norm is {}", report.norm);
+        return Some((Objection::NotFinite, reason));
     }
     if !report.loss.is_finite() {
-        return Some(format!("the reported loss is {}", report.loss));
+        let reason = format!("the reported loss is {}", report.loss);
+        return Some((Objection::Unusable, reason));
     }
     if !not_negative(report.learning_rate) {
-        return Some(format!(
-            "the reported learning rate is {}",
-            report.learning_rate
-        ));
+        let reason = format!("the reported learning rate is {}", report.learning_rate);
+        return Some((Objection::Unusable, reason));
     }
     None
 }

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::aggregate::{self, Report, Weight};
-use crate::event::{Event, Finished, RoundRecord};
+use crate::event::{Event, Finished, Objection, RoundRecord};
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::machine::{Context, Machine};
 use crate::membership::{Membership, NotLifted, Word};
@@ -157,6 +157,8 @@ pub struct Coordinator {
     /// The aborted round whose record is being written: the next one opens after it.
     recording: Option<Round>,
     announced: Option<Commit>,
+    /// Whose updates are in the last committed round.
+    counted: (Round, Vec<NodeId>),
     adaptive: Adaptive,
     failed_in_a_row: u32,
     began: Option<Micros>,
@@ -197,6 +199,7 @@ impl Coordinator {
             current: None,
             recording: None,
             announced: None,
+            counted: (0, Vec::new()),
             adaptive: Adaptive::default(),
             failed_in_a_row: 0,
             began: None,
@@ -356,12 +359,17 @@ impl Coordinator {
                 report,
             } if ours(&report.node) => {
                 let node = report.node.clone();
-                if (round, epoch) != (current.round, current.epoch) {
+                let from = node.to_string();
+                if round != current.round {
                     self.adaptive.on_late(round, node.clone(), cx.now());
-                    return cx.report(Event::LateAnswered {
-                        round,
-                        from: node.to_string(),
+                    let counted = self.counted.0 == round && self.counted.1.contains(&node);
+                    return cx.report(match counted {
+                        true => Event::ReplayAnswered { round, from },
+                        false => Event::LateAnswered { round, from },
                     });
+                }
+                if epoch != current.epoch {
+                    return cx.report(Event::EpochAnswered { round, from });
                 }
                 // While nothing is weighed a newer word replaces the older one: the node was restarted and has trained again.
                 let replaces = current.phase == Phase::Reports
@@ -379,6 +387,7 @@ impl Coordinator {
                 }
                 if !current.cohort.contains(&node) {
                     return cx.report(Event::UpdateRefused {
+                        why: Objection::NotAsked,
                         round,
                         node,
                         reason: "not asked in this round".into(),
@@ -388,9 +397,10 @@ impl Coordinator {
                 current.unreachable.remove(&node);
                 let took = cx.now().since(current.opened);
                 current.arrivals.insert(node.clone(), took);
-                if let Some(reason) = aggregate::refusal(&report) {
+                if let Some((why, reason)) = aggregate::refusal(&report) {
                     current.reports.remove(&node);
                     cx.report(Event::UpdateRefused {
+                        why,
                         round,
                         node: node.clone(),
                         reason: reason.clone(),
@@ -523,6 +533,13 @@ impl Coordinator {
             return self.abort(cx, format!("its weights could not be noted: {reason}"));
         }
         current.phase = Phase::Contributions;
+        for weight in current.weights.iter().filter(|weight| weight.clip < 1.0) {
+            cx.report(Event::UpdateClipped {
+                round,
+                node: weight.node.clone(),
+                factor: weight.clip,
+            });
+        }
         let nodes = current
             .weights
             .iter()
@@ -556,17 +573,26 @@ impl Coordinator {
                 },
             ));
         };
-        let Some(current) = self
-            .current
-            .as_mut()
-            .filter(|current| (current.round, current.epoch) == (round, contribution.epoch))
-        else {
-            cx.report(Event::LateAnswered {
-                round,
-                from: domain.to_string(),
+        let from = domain.to_string();
+        let Some(current) = self.current.as_mut().filter(|open| open.round == round) else {
+            let announced = self.announced.as_ref();
+            let counted = announced.is_some_and(|commit| {
+                commit.round == round && commit.contributions.contains(&(domain.clone(), attempt))
+            });
+            cx.report(match counted {
+                true => Event::ReplayAnswered { round, from },
+                false => Event::LateAnswered { round, from },
             });
             return answer(cx, Answer::Late);
         };
+        if contribution.epoch != current.epoch {
+            cx.report(Event::EpochAnswered { round, from });
+            let reason = format!(
+                "made in epoch {}, the round is one of epoch {}",
+                contribution.epoch, current.epoch
+            );
+            return answer(cx, Answer::Refused(reason.as_str().into()));
+        }
         match current.phase {
             Phase::Contributions => {}
             // Made for a coordinator that is no more: once weights are fixed again, the domain is asked again.
@@ -590,9 +616,9 @@ impl Coordinator {
         current.found(&contribution);
         let known = current.known_attempt(&domain);
         if known.is_some_and(|known| attempt <= known) {
-            cx.report(Event::DuplicateAnswered {
-                round,
-                from: domain.to_string(),
+            cx.report(match known == Some(attempt) {
+                true => Event::DuplicateAnswered { round, from },
+                false => Event::ReorderAnswered { round, from },
             });
             answer(cx, Answer::Duplicate);
             return self.check(cx);

@@ -156,6 +156,7 @@ pub enum Event {
     },
     /// An update was refused.
     UpdateRefused {
+        why: Objection,
         round: Round,
         node: NodeId,
         reason: String,
@@ -164,6 +165,18 @@ pub enum Event {
     LateAnswered { round: Round, from: String },
     /// The same thing arrived again.
     DuplicateAnswered { round: Round, from: String },
+    /// What arrived is in a committed round already.
+    ReplayAnswered { round: Round, from: String },
+    /// An older start of a domain's fold arrived behind a newer one.
+    ReorderAnswered { round: Round, from: String },
+    /// What arrived was made in another membership view than the open round's.
+    EpochAnswered { round: Round, from: String },
+    /// An update is longer than the bound: it counts by this factor less.
+    UpdateClipped {
+        round: Round,
+        node: NodeId,
+        factor: f64,
+    },
     /// Weights are fixed.
     Weighed { round: Round, nodes: Vec<NodeId> },
     /// A domain starts its fold anew with these members.
@@ -243,6 +256,48 @@ pub struct Missing {
     pub node: NodeId,
     /// Where it is dialled, as far as that is known.
     pub address: Option<String>,
+}
+
+/// Why something that arrived counts for nothing, or not in full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Objection {
+    /// Its round has closed, or passed the gate that it was for.
+    Late,
+    /// The same is here already.
+    Duplicate,
+    /// The same is in a committed round already.
+    Replayed,
+    /// Something newer of the same sender is here.
+    Reordered,
+    /// Another membership view.
+    WrongEpoch,
+    /// Other tensors, or another length, than the model's.
+    WrongShape,
+    /// An element, or the norm, is not finite.
+    NotFinite,
+    /// Longer than the bound: it is clipped.
+    OverNorm,
+    /// Nobody asked for it in this round.
+    NotAsked,
+    /// It cannot be used for another reason, which is told with it.
+    Unusable,
+}
+
+impl Event {
+    /// The objection that the event is about, if it is about one.
+    pub fn objection(&self) -> Option<Objection> {
+        Some(match self {
+            Event::LateAnswered { .. } => Objection::Late,
+            Event::DuplicateAnswered { .. } => Objection::Duplicate,
+            Event::ReplayAnswered { .. } => Objection::Replayed,
+            Event::ReorderAnswered { .. } => Objection::Reordered,
+            Event::EpochAnswered { .. } => Objection::WrongEpoch,
+            Event::UpdateClipped { .. } => Objection::OverNorm,
+            Event::UpdateRefused { why, .. } => *why,
+            _ => return None,
+        })
+    }
 }
 
 /// The last line of a run.

@@ -10,7 +10,7 @@ mod measure;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::aggregate::{Report, Weight};
-use crate::event::Event;
+use crate::event::{Event, Objection};
 use crate::fold;
 use crate::ids::{Attempt, DomainId, NodeId, Round};
 use crate::machine::{Context, Machine};
@@ -526,6 +526,7 @@ impl Gateway {
                         self.domain
                     ));
                     cx.report(Event::UpdateRefused {
+                        why: Objection::WrongShape,
                         round,
                         node: node.clone(),
                         reason: reason.to_string(),

@@ -13,7 +13,7 @@ use tombolo_actors::crew::Crew;
 use tombolo_actors::env::Env;
 use tombolo_actors::link::Wire;
 use tombolo_actors::shell::{Census, Handle};
-use tombolo_core::event::{Event, Wait};
+use tombolo_core::event::{Event, Objection, Wait};
 use tombolo_core::heartbeat::{Heartbeat, Standing};
 use tombolo_core::ids::{DomainId, Epoch, NodeId, Round};
 use tombolo_core::ladder::Rung;
@@ -196,6 +196,9 @@ pub struct RoundsStatus {
     pub ended: Round,
     /// The open one; known to the coordinator's process only.
     pub open: Option<Open>,
+    /// What arrived and counts for nothing, or not in full: how often, by reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub objections: BTreeMap<Objection, u64>,
     /// Last committed model on the test rows; known to the coordinator's process only.
     pub accuracy: Option<f64>,
     /// Last committed model on the test rows; known to the coordinator's process only.
@@ -241,6 +244,9 @@ impl History {
     /// Takes an event.
     pub fn record(&self, event: &Event) {
         let mut rounds = lock(&self.0);
+        if let Some(objection) = event.objection() {
+            *rounds.objections.entry(objection).or_default() += 1;
+        }
         match event {
             // After a resume the first round that opens tells what ended before.
             Event::RoundOpened { round, .. } => {

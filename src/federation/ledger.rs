@@ -1,21 +1,28 @@
 //! What a run comes to, taken down where events arise, so that no slow listener can miss it.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::SetOnce;
 
-use tombolo_core::event::{Event, Finished, RoundRecord};
+use tombolo_core::event::{Event, Finished, Objection, RoundRecord};
 
 /// The rounds that ended and the last word.
 #[derive(Debug, Default)]
 pub struct Ledger {
     rounds: Mutex<Vec<RoundRecord>>,
+    objections: Mutex<BTreeMap<Objection, u64>>,
     finished: SetOnce<Finished>,
 }
 
 impl Ledger {
     /// Takes an event.
     pub fn record(&self, event: &Event) {
+        if let Some(objection) = event.objection() {
+            let objections = self.objections.lock();
+            let mut objections = objections.unwrap_or_else(PoisonError::into_inner);
+            *objections.entry(objection).or_default() += 1;
+        }
         if let Event::Round(record) = event {
             self.lock().push(record.clone());
         }
@@ -28,6 +35,12 @@ impl Ledger {
     /// The rounds that ended, in order, without the first `known`.
     pub fn rounds_from(&self, known: usize) -> Vec<RoundRecord> {
         self.lock().get(known..).unwrap_or_default().to_vec()
+    }
+
+    /// What arrived and counted for nothing, or not in full: how often, by reason.
+    pub fn objections(&self) -> BTreeMap<Objection, u64> {
+        let objections = self.objections.lock();
+        objections.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Ends with the run.

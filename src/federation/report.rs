@@ -1,6 +1,8 @@
 //! What came of a run.
 
-use tombolo_core::event::{Finished, RoundRecord};
+use std::collections::BTreeMap;
+
+use tombolo_core::event::{Finished, Objection, RoundRecord};
 
 /// What came of a run.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -9,6 +11,8 @@ pub struct Report {
     pub finished: Finished,
     /// The rounds that ended while this process ran, in order.
     pub rounds: Vec<RoundRecord>,
+    /// What arrived and counted for nothing, or not in full, while this process ran: how often, by reason.
+    pub objections: BTreeMap<Objection, u64>,
 }
 
 impl Report {

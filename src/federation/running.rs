@@ -196,7 +196,12 @@ impl Running {
             finished.reason = "interrupted".to_owned();
         }
         let rounds = ledger.rounds_from(0);
-        let report = Report { finished, rounds };
+        let objections = self.ledger.objections();
+        let report = Report {
+            finished,
+            rounds,
+            objections,
+        };
         let patience = match (stopping, hosts_coordinator) {
             (None, _) => LEAVE_LIMIT,
             (Some(_), true) => INTERRUPTED_LIMIT,

@@ -188,6 +188,15 @@ impl Process {
         });
     }
 
+    /// Waits a moment for more to be said; all of it so far.
+    pub fn listen(&mut self, moment: Duration) -> &Output {
+        let mut patience = moment;
+        while let Ok(true) = self.step(patience) {
+            patience = Duration::ZERO;
+        }
+        &self.seen
+    }
+
     /// Waits a moment for more to be said; true once it has ended.
     pub fn ended_within(&mut self, moment: Duration) -> bool {
         matches!(self.step(moment), Ok(false))

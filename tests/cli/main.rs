@@ -5,6 +5,7 @@
 mod certs;
 mod configuration;
 mod examples;
+#[allow(dead_code, reason = "shared with another test")]
 mod fixture;
 mod floods;
 mod interrupts;

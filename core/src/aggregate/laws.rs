@@ -222,7 +222,7 @@ fn what_is_not_finite_is_refused_with_a_reason() {
     for (reason, spoil) in spoiled {
         let mut bad = report("a/bad");
         spoil(&mut bad);
-        let refused = refusal(&bad).unwrap();
+        let (_, refused) = refusal(&bad).unwrap();
         assert!(refused.contains(reason), "{refused}");
     }
     assert_eq!(refusal(&report("a/a")), None);

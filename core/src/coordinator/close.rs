@@ -271,6 +271,8 @@ impl Coordinator {
         };
         let outcome = current.outcome.expect("it was computed before");
         let state = current.record(committed, cx.now(), None).state;
+        let counted = current.noted.values().flat_map(|noted| &noted.members);
+        let counted = counted.cloned().collect();
         let contributions = current
             .noted
             .values()
@@ -299,6 +301,7 @@ impl Coordinator {
             cx.effect(Effect::Offer(domain.clone(), round));
             cx.effect(Effect::Tell(domain, Control::Commit(commit.clone())));
         }
+        self.counted = (round, counted);
         self.announced = Some(commit);
         self.check_ending(cx);
         self.open_next(cx);

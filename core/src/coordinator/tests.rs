@@ -1,4 +1,5 @@
 mod closing;
+mod objections;
 mod restart;
 mod texts;
 mod views;

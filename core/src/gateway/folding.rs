@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ATTEMPTS_MAX, Effect, FAILURES_MAX, Folding, Gateway, Gather, Weighed};
 use crate::aggregate::Weight;
-use crate::event::Event;
+use crate::event::{Event, Objection};
 use crate::fold;
 use crate::ids::{Attempt, NodeId, Round};
 use crate::machine::Context;
@@ -84,6 +84,7 @@ impl Gateway {
             self.refuse(
                 cx,
                 node,
+                Objection::Unusable,
                 "its update is not the one that was weighed".into(),
             );
         }
@@ -275,7 +276,7 @@ impl Gateway {
             })
             .collect();
         for node in outside {
-            self.refuse(cx, node, reason.to_owned());
+            self.refuse(cx, node, Objection::Unusable, reason.to_owned());
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Effect, Export, Gateway, TRIES_MAX};
 use crate::aggregate::Report;
-use crate::event::Event;
+use crate::event::{Event, Objection};
 use crate::ids::NodeId;
 use crate::machine::Context;
 use crate::text::Text;
@@ -22,28 +22,29 @@ impl Gateway {
     ) {
         let region_len = (REGION_HEADER_BYTES + self.layout.len() * 4) as u64;
         let round = exported.round;
-        let Some(current) = self.current.as_mut().filter(|current| {
-            (current.open.round, current.open.epoch) == (exported.round, exported.epoch)
-        }) else {
-            return cx.report(Event::LateAnswered {
-                round,
-                from: node.to_string(),
-            });
+        let from = node.to_string();
+        let open = self.current.as_mut();
+        let Some(current) = open.filter(|current| current.open.round == exported.round) else {
+            return cx.report(Event::LateAnswered { round, from });
         };
+        if current.open.epoch != exported.epoch {
+            return cx.report(Event::EpochAnswered { round, from });
+        }
         let fault = if !current.open.cohort.contains(&node) {
-            Some("it was not asked in this round".to_owned())
+            let reason = "it was not asked in this round".to_owned();
+            Some((Objection::NotAsked, reason))
         } else if exported.region.owner != node {
-            Some(format!("its region belongs to {}", exported.region.owner))
+            let reason = format!("its region belongs to {}", exported.region.owner);
+            Some((Objection::Unusable, reason))
         } else if exported.region.len != region_len {
-            Some(format!(
-                "a region of {} bytes where {region_len} are due",
-                exported.region.len
-            ))
+            let found = exported.region.len;
+            let reason = format!("a region of {found} bytes where {region_len} are due");
+            Some((Objection::WrongShape, reason))
         } else {
             None
         };
-        if let Some(reason) = fault {
-            return self.refuse(cx, node, reason);
+        if let Some((why, reason)) = fault {
+            return self.refuse(cx, node, why, reason);
         }
         if current
             .exports
@@ -185,15 +186,22 @@ impl Gateway {
             return self.train(cx, node);
         }
         let reason = format!("its update could not be used {tries} times, last: {reason}");
-        self.refuse(cx, node.clone(), reason);
+        self.refuse(cx, node.clone(), Objection::Unusable, reason);
     }
 
     /// A member's update will not be in this round; the coordinator need not wait for it.
-    pub(super) fn refuse(&mut self, cx: &mut Context<'_, Effect>, node: NodeId, reason: String) {
+    pub(super) fn refuse(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        node: NodeId,
+        why: Objection,
+        reason: String,
+    ) {
         let Some(current) = &self.current else { return };
         let reason = Text::from(reason);
         let round = current.open.round;
         cx.report(Event::UpdateRefused {
+            why,
             round,
             node: node.clone(),
             reason: reason.to_string(),

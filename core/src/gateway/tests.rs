@@ -1087,3 +1087,30 @@ fn contribute(attempt: Attempt, members: &[&str]) -> Effect {
         chunks: vec![hash(9)],
     }))
 }
+
+/// ultralytics#9554, flower#1427: what has another shape is refused as that.
+#[test]
+fn an_export_of_another_epoch_or_shape_is_answered_as_what_it_is() {
+    use crate::event::Objection;
+    let mut hq = Domain::training();
+    let mut objection = |export: Exported| {
+        hq.events.clear();
+        hq.member("a", Control::Exported(export));
+        let found: Vec<Objection> = hq.events.iter().filter_map(Event::objection).collect();
+        found
+    };
+    let Control::Exported(right) = exported("a") else {
+        unreachable!("it is an export")
+    };
+    let mut epoch = right.clone();
+    epoch.epoch = 2;
+    assert_eq!(objection(epoch), [Objection::WrongEpoch]);
+    let mut shape = right.clone();
+    shape.region.len -= 4;
+    assert_eq!(objection(shape), [Objection::WrongShape]);
+    let mut late = right.clone();
+    late.round = 7;
+    assert_eq!(objection(late), [Objection::Late]);
+    assert_eq!(objection(right.clone()), []);
+    assert_eq!(objection(right), [Objection::Duplicate]);
+}

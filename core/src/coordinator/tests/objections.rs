@@ -1,0 +1,114 @@
+//! Whatever counts for nothing, or not in full, has an answer of its own, and is counted as what it is.
+
+use super::*;
+use crate::event::Objection;
+
+impl Run {
+    /// The objections that a message meets.
+    fn objections(&mut self, message: Message) -> Vec<Objection> {
+        let before = self.events.len();
+        self.tell(message);
+        let new = self.events[before..].iter();
+        new.filter_map(Event::objection).collect()
+    }
+}
+
+fn told(node: &str, round: Round, epoch: Epoch) -> Message {
+    let report = report(node);
+    let domain = usize::from(node.starts_with("d1"));
+    dom(
+        domain,
+        Control::Reported {
+            round,
+            epoch,
+            report,
+        },
+    )
+}
+
+/// openfl#441, NVFlare#1607: late is answered, and its sender stays a member.
+#[test]
+fn a_report_of_another_round_is_late_or_replayed_and_its_sender_stays() {
+    let mut run = Run::open(some(&[2, 1], 2, 2));
+    run.join(1);
+    run.report("d0/n0");
+    run.report("d1/n0");
+    run.now = at(1000);
+    run.wake();
+    run.weigh(&[("d0/n0", 1.0), ("d1/n0", 1.0)]);
+    assert_eq!(run.objections(told("d0/n1", 1, 1)), [Objection::Late]);
+    run.contribute(0, 0, &["d0/n0"]);
+    run.contribute(1, 0, &["d1/n0"]);
+    run.noted(0, 0);
+    run.noted(1, 0);
+    run.compute(0);
+    run.tell(Message::Committed(1, Ok(())));
+    assert!(run.opened(2));
+    assert_eq!(run.objections(told("d0/n1", 1, 1)), [Objection::Late]);
+    assert_eq!(run.objections(told("d0/n0", 1, 1)), [Objection::Replayed]);
+    let again = dom(0, Control::Contribute(contribution(0, 0, &["d0/n0"])));
+    assert_eq!(run.objections(again), [Objection::Replayed]);
+    let other = dom(0, Control::Contribute(contribution(0, 7, &["d0/n0"])));
+    assert_eq!(run.objections(other), [Objection::Late]);
+    assert_eq!(run.objections(told("d0/n1", 2, 1)), []);
+}
+
+#[test]
+fn the_same_again_another_epoch_and_the_unasked_are_told_apart() {
+    let mut plan = plan(&[2, 1]);
+    plan.round.absent.insert(1, vec![n("d0/n1")]);
+    let mut run = Run::open(plan);
+    run.join(1);
+    assert_eq!(run.objections(told("d0/n0", 1, 1)), []);
+    assert_eq!(run.objections(told("d0/n0", 1, 1)), [Objection::Duplicate]);
+    assert_eq!(run.objections(told("d1/n0", 1, 2)), [Objection::WrongEpoch]);
+    assert_eq!(run.objections(told("d0/n1", 1, 1)), [Objection::NotAsked]);
+}
+
+/// tensorflow-federated#742, MediSwarm#566.
+#[test]
+fn what_is_not_finite_is_refused_and_what_is_too_long_is_clipped() {
+    let mut run = Run::open(some(&[2, 1], 2, 2));
+    run.join(1);
+    let mut bad = report("d0/n1");
+    bad.finite = false;
+    let bad = dom(0, reported(1, bad));
+    assert_eq!(run.objections(bad), [Objection::NotFinite]);
+    run.report("d0/n0");
+    run.report("d1/n0");
+    let mut long = weight_of("d0/n0", 1.0);
+    long.clip = 0.25;
+    run.tell(Message::Weighed(1, Ok(vec![long, weight_of("d1/n0", 1.0)])));
+    assert_eq!(
+        run.objections(Message::Fixed(1, Ok(()))),
+        [Objection::OverNorm]
+    );
+    assert!(run.events.contains(&Event::UpdateClipped {
+        round: 1,
+        node: n("d0/n0"),
+        factor: 0.25
+    }));
+}
+
+#[test]
+fn an_older_start_of_a_fold_behind_a_newer_one_is_reordered() {
+    let mut run = Run::weighed(plan(&[1, 1]));
+    run.contribute(1, 3, &["d1/n0"]);
+    run.noted(1, 3);
+    let contribute = |attempt| dom(1, Control::Contribute(contribution(1, attempt, &["d1/n0"])));
+    assert_eq!(run.objections(contribute(2)), [Objection::Reordered]);
+    assert_eq!(run.objections(contribute(3)), [Objection::Duplicate]);
+    let mut other = contribution(1, 4, &["d1/n0"]);
+    other.epoch = 9;
+    let effects = run.tell(dom(1, Control::Contribute(other)));
+    assert!(matches!(
+        effects[..],
+        [Effect::Tell(
+            _,
+            Control::Answer {
+                answer: Answer::Refused(_),
+                ..
+            }
+        )]
+    ));
+}
