@@ -195,6 +195,12 @@ pub enum Event {
     },
     /// The quorum is there; the grace runs.
     QuorumReached { round: Round },
+    /// Ranks that live do not answer: who waits for whom. Their work is given to others.
+    Stalled {
+        round: Round,
+        domain: DomainId,
+        chain: Vec<String>,
+    },
     /// A domain is out of the round.
     DomainDropped {
         round: Round,

@@ -6,6 +6,7 @@
 
 mod folding;
 mod measure;
+mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -118,6 +119,7 @@ pub struct Gateway {
     out: BTreeSet<NodeId>,
     /// What the coordinator was told of each member last.
     told: BTreeMap<NodeId, Word>,
+    watch: watch::Watch,
     current: Option<Current>,
 }
 
@@ -244,6 +246,7 @@ impl Gateway {
             adopted: None,
             out: BTreeSet::new(),
             told: BTreeMap::new(),
+            watch: watch::Watch::default(),
             current: None,
         }
     }
@@ -738,9 +741,12 @@ impl Machine for Gateway {
                 self.on_gathered(cx, round, attempt, result)
             }
         }
+        self.look(cx);
     }
 
-    fn on_wake(&mut self, _: &mut Context<'_, Effect>) {}
+    fn on_wake(&mut self, cx: &mut Context<'_, Effect>) {
+        self.look(cx);
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! The gateway side of a node: what its [`Gateway`] decides, and the two regions of the domain's model.
 
 use super::Node;
+use std::time::Duration;
+
 use super::obtain::obtain;
 use crate::collective::{self, region_ref};
 use crate::link;
@@ -15,6 +17,10 @@ use tombolo_core::view::View;
 use tombolo_core::wire::{Control, ModelRef, Object};
 use tombolo_fabric::Region;
 
+/// A rank that lives and answers nothing for so many heartbeat limits, and the time that its bytes take on a slow machine, does not work.
+const STALL_LIMITS: u32 = 4;
+const STALL_PER_BYTE: Duration = Duration::from_nanos(40);
+
 /// The gateway's two model regions: one that the domain may READ, one for the next model.
 #[derive(Default)]
 pub(super) struct Shop {
@@ -24,12 +30,24 @@ pub(super) struct Shop {
 
 impl Node {
     pub(super) fn step_gateway(&mut self, cx: &mut Cx<Self>, message: gateway::Message) {
+        self.move_gateway(cx, |gateway, cx| gateway.handle(message, cx));
+    }
+
+    fn wake_gateway(&mut self, cx: &mut Cx<Self>) {
+        self.move_gateway(cx, Machine::on_wake);
+    }
+
+    fn move_gateway(
+        &mut self,
+        cx: &mut Cx<Self>,
+        step: impl FnOnce(&mut Gateway, &mut Context<'_, gateway::Effect>),
+    ) {
         let Some(gateway) = &mut self.gateway else {
             return;
         };
         let mut out = Outcome::default();
-        gateway.handle(
-            message,
+        step(
+            gateway,
             &mut Context::new(self.setup.stage.env.now(), &mut out),
         );
         out.events
@@ -37,6 +55,15 @@ impl Node {
             .for_each(|event| self.setup.stage.report(event));
         for effect in out.effects {
             self.perform_gateway(cx, effect);
+        }
+        // Wishes only move to later: one that comes too early asks anew.
+        if let Some(at) = out.wake_at.filter(|_| !self.gateway_wakes) {
+            self.gateway_wakes = true;
+            let env = self.setup.stage.env.clone();
+            later(cx, env.sleep(at.since(env.now())), |node, (), cx| {
+                node.gateway_wakes = false;
+                node.wake_gateway(cx);
+            });
         }
     }
 
@@ -47,7 +74,10 @@ impl Node {
         let domain = domain.expect("the plan holds this node");
         let ranks = domain.nodes.iter().map(|node| node.id.clone()).collect();
         let layout = self.setup.layout.clone();
-        self.gateway = Some(Gateway::new(domain.id.clone(), ranks, layout));
+        let patience = plan.heartbeat.limit() * STALL_LIMITS
+            + STALL_PER_BYTE * u32::try_from(layout.len() * 4).unwrap_or(u32::MAX);
+        let gateway = Gateway::new(domain.id.clone(), ranks, layout);
+        self.gateway = Some(gateway.patient(patience));
         let view = self.setup.seen().view().clone();
         self.step_gateway(cx, gateway::Message::View(view));
     }

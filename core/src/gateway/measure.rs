@@ -80,7 +80,8 @@ impl Gateway {
             .copied()
             .filter(|slice| !asked.contains(slice) && !export.measured.contains_key(slice))
             .collect();
-        let shares = self.assign(open, &export.unread);
+        let avoid = export.unread.union(&current.excused).cloned().collect();
+        let shares = self.assign(open, &avoid);
         let Some(export) = self
             .current
             .as_mut()

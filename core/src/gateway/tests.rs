@@ -1114,3 +1114,41 @@ fn an_export_of_another_epoch_or_shape_is_answered_as_what_it_is() {
     assert_eq!(objection(right.clone()), []);
     assert_eq!(objection(right), [Objection::Duplicate]);
 }
+
+// ---- work that stands still ----
+
+/// pccl#13, torchft#164: a member that lives and does not work holds nobody up for ever.
+#[test]
+fn work_that_stands_still_is_told_as_a_chain_and_given_to_others() {
+    let patience = std::time::Duration::from_secs(6);
+    let mut hq = Domain::exported();
+    hq.machine = hq.machine.patient(patience);
+    let wake = |hq: &mut Domain, seconds: u64| {
+        let mut out = Out::default();
+        let now = Micros(seconds * 1_000_000);
+        hq.machine.on_wake(&mut Context::new(now, &mut out));
+        hq.events.extend(out.events);
+        (Vec::from(out.effects), out.wake_at)
+    };
+    hq.weigh(&["a", "b", "c"]);
+    hq.folded("a", 0, &[0]);
+    hq.folded("c", 0, &[2]);
+    let (effects, at) = wake(&mut hq, 5);
+    assert_eq!((effects.len(), at), (0, Some(Micros(6_000_000))));
+    let (effects, at) = wake(&mut hq, 6);
+    assert_eq!(at, Some(Micros(12_000_000)), "it is watched on");
+    let chain = hq.events.iter().find_map(|event| match event {
+        Event::Stalled { chain, .. } => Some(chain.clone()),
+        _ => None,
+    });
+    assert_eq!(
+        chain.unwrap(),
+        ["hq/b is to fold slices 1 of the regions of hq/a, hq/b, hq/c (attempt 0)"]
+    );
+    let [Effect::Member(rank, Control::Fold(fold))] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!((rank, &fold.slices[..]), (&n("c"), &[1][..]));
+    assert_eq!(hq.folded("b", 0, &[1]), [], "it is not asked any more");
+    assert!(matches!(hq.folded("c", 0, &[1])[..], [Effect::Gather(_)]));
+}
