@@ -1,12 +1,12 @@
 //! Is a peer alive?
 //!
 //! Each period a heartbeat goes out to the peer. Its own silence is suspicious once a living peer would hardly be silent for so long
-//! ([`phi`]); then it climbs the [`crate::ladder`]. Whatever comes from it ends the climb at once. Silence counts only while this node runs:
+//! (`phi`); then it climbs the [`crate::ladder`]. Whatever comes from it ends the climb at once. Silence counts only while this node runs:
 //! the machine knows when it asked to be woken, and what it was woken late by is no fault of the peer's. It also makes this node doubt
-//! itself before it doubts others ([`health`]).
+//! itself before it doubts others (`health`).
 
-pub mod health;
-pub mod phi;
+mod health;
+mod phi;
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::rng::Rng;
 use crate::time::Micros;
 use crate::wire::{self, Echo, Exchange};
 
-pub use health::Health;
+use health::Health;
 use phi::Arrivals;
 
 /// On a quiet link a dead peer is suspected at most so many periods after its last heartbeat arrived.
@@ -102,7 +102,7 @@ pub struct Standing {
     pub phi: f64,
     /// The share of its heartbeats that got lost lately.
     pub loss: f64,
-    /// How late the peer's timers come by its own word, 0 to [`health::MAX`].
+    /// How late the peer's timers come by its own word, 0 to [`wire::HEALTH_MAX`].
     pub peer_health: u8,
     /// How late this node's timers come.
     pub health: u8,
@@ -171,11 +171,6 @@ impl Heartbeat {
     /// Where the peer stands on the ladder.
     pub fn rung(&self) -> Rung {
         self.ladder.rung()
-    }
-
-    /// The last exchange of heartbeats with the peer, for a clock filter.
-    pub fn exchange(&self) -> Option<Exchange> {
-        self.exchange
     }
 
     /// Everything that status shows.

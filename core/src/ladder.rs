@@ -198,15 +198,6 @@ impl Cooldown {
     pub fn forgiven_after(self) -> Duration {
         self.cap
     }
-
-    /// Which eviction in a row the next one is, after so many in a row and so long a time as a member since.
-    pub fn nth(self, before: u32, member_for: Duration) -> u32 {
-        if member_for >= self.forgiven_after() {
-            1
-        } else {
-            before.saturating_add(1)
-        }
-    }
 }
 
 #[cfg(test)]
@@ -368,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cooldown_doubles_to_its_cap_and_is_forgiven() {
+    fn the_cooldown_doubles_to_its_cap() {
         let cooldown = Cooldown {
             first: Duration::from_secs(10),
             cap: Duration::from_secs(600),
@@ -382,11 +373,5 @@ mod tests {
             cap: Duration::MAX,
         };
         assert_eq!(long.span(40), Duration::MAX);
-
-        let (short, long) = (Duration::from_secs(599), Duration::from_secs(600));
-        assert_eq!(cooldown.nth(0, Duration::ZERO), 1);
-        assert_eq!(cooldown.nth(3, short), 4);
-        assert_eq!(cooldown.nth(3, long), 1);
-        assert_eq!(cooldown.nth(u32::MAX, short), u32::MAX);
     }
 }

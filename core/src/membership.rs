@@ -203,8 +203,8 @@ impl Membership {
         // A node that nobody has heard yet cannot be lost.
         let never_came = entry.state == State::Joining && word != Word::Active;
         if state != entry.state && !never_came {
-            if entry.state == State::Active && now.since(entry.since) >= self.heartbeat.cooldown.cap
-            {
+            let forgiven = now.since(entry.since) >= self.heartbeat.cooldown.forgiven_after();
+            if entry.state == State::Active && forgiven {
                 entry.evictions = 0;
             }
             (entry.state, entry.since) = (state, now);

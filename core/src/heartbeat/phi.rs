@@ -11,10 +11,10 @@ use std::time::Duration;
 
 /// Arrivals that are remembered, two minutes at the default period: on a link that loses one heartbeat in twenty, a window without any
 /// loss, which would make the next two in a row look like death, comes once in 500,000.
-pub const WINDOW: usize = 256;
+const WINDOW: usize = 256;
 
 /// The highest suspicion that is told apart.
-pub const PHI_MAX: f64 = 100.0;
+const PHI_MAX: f64 = 100.0;
 
 /// Longest time between arrivals that is remembered, in periods: a freeze of the peer must not blind us for the next two minutes.
 const PERIODS_MAX: u32 = 4;

@@ -368,7 +368,9 @@ fn time_in_which_this_node_did_not_run_is_nobodys_silence() {
         // Its own timers may run before it reads what has arrived.
         watch.until(back + ms(100));
         assert_eq!(watch.verdicts, [], "{pause:?}");
-        let score = watch.machine.standing(watch.now).health;
+        let standing = watch.machine.standing(watch.now);
+        assert!(standing.silent <= PERIOD + ms(100), "{standing:?}");
+        let score = standing.health;
         let told = watch.sent.last().unwrap().health;
         assert!(score > 0 && told > 0, "{pause:?}: {score} {told}");
         peer.live(&mut watch, PERIOD, back + ms(10_000));
@@ -404,6 +406,18 @@ fn after_a_long_pause_peers_have_time_to_come_back() {
         }
         assert_eq!(watch.names(), ["suspected"]);
     }
+}
+
+/// The time to come back is for who is away: once it is back its next silence counts.
+#[test]
+fn who_is_back_after_a_pause_is_missed_when_it_falls_silent_again() {
+    let mut watch = Watch::connected(PERIOD, PERIOD, 1);
+    watch.stop(ms(30_000));
+    let back = watch.stopped_until;
+    watch.until(back + ms(100));
+    Peer::default().live(&mut watch, ms(100), back + ms(200));
+    watch.until(back + ms(4000));
+    assert_eq!(watch.names(), ["suspected"]);
 }
 
 #[test]

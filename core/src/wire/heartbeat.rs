@@ -16,7 +16,7 @@ const VERSION: u8 = 1;
 /// The flag of a heartbeat that has an echo.
 const ECHO: u8 = 1;
 
-/// The worst that a node says of its own health: see [`crate::heartbeat::Health`].
+/// The worst that a node says of its own health.
 pub const HEALTH_MAX: u8 = 8;
 
 /// See the module.
