@@ -99,6 +99,8 @@ impl Env for OneThread {
 pub enum Message {
     /// Write the number down.
     Note(u32),
+    /// Write the number down after as much work as handling a control message takes: a few microseconds.
+    Toil(u32),
     /// Answer with it.
     Echo(u32, Reply<u32>),
     /// Take nothing more until told.
@@ -108,6 +110,9 @@ pub enum Message {
     /// End for good.
     Stop,
 }
+
+/// Steps of [`Message::Toil`].
+const TOIL: u32 = 300;
 
 /// Does what messages say.
 pub struct Puppet {
@@ -128,6 +133,12 @@ impl Actor for Puppet {
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
         match message {
             Message::Note(number) => self.notes.lock().unwrap().push(number),
+            Message::Toil(number) => {
+                for step in 0..TOIL {
+                    std::hint::black_box(step);
+                }
+                self.notes.lock().unwrap().push(number);
+            }
             Message::Echo(number, reply) => reply.send(number),
             Message::Block(gate) => {
                 pause(cx, async move { gate.notified().await }, |_, (), _| {});
