@@ -22,7 +22,11 @@ impl Coordinator {
 
     pub(super) fn on_up(&mut self, cx: &mut Context<'_, Effect>, node: NodeId) {
         self.reach.insert(node.clone(), true);
-        self.membership.on_word(cx.now(), &node, Word::Active);
+        // How a mere successor does, its own domain says, as long as anybody speaks for it.
+        let domain = self.domains.get(&node.domain());
+        if self.view().is_gateway(&node) || domain.is_none_or(|domain| !domain.joined) {
+            self.membership.on_word(cx.now(), &node, Word::Active);
+        }
         self.send_view(cx, &node);
         if self.view().is_gateway(&node) {
             self.greet(cx, &node.domain());

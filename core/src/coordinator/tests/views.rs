@@ -299,3 +299,20 @@ fn a_gateway_that_leaves_hands_over_once_its_sum_has_been_fetched() {
     assert_eq!(view.out, [(n("d1/n0"), Gone::Left)].into());
     assert_eq!(run.last_record().counted.len(), 5);
 }
+
+/// LADDER-1: a successor that its own domain cannot reach is not let in because the coordinator can.
+#[test]
+fn how_a_successor_does_its_own_domain_says_as_long_as_anybody_speaks_for_it() {
+    let mut run = Run::open(pair((2, 1)));
+    run.tell(Message::Up(n("d1/n0")));
+    run.join(1);
+    run.view(standing("d1/n1", Word::Overdue));
+    run.tell(Message::Up(n("d1/n1")));
+    run.now = at(20_000);
+    let effects = run.wake();
+    let is_view = |effect: &Effect| matches!(effect, Effect::View(_));
+    assert!(!effects.iter().any(is_view), "its gateway has not heard it");
+    run.tell(Message::Watched(n("d1/n0"), Word::Restoring));
+    let view = run.view(Message::Up(n("d1/n1")));
+    assert!(view.out.is_empty(), "there is nobody else to ask");
+}
