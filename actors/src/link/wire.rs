@@ -1,0 +1,108 @@
+//! The current connection, as others see it: the heartbeat, status and statistics.
+
+use std::sync::atomic::{self, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use quinn::Connection;
+use tokio::sync::Notify;
+
+use super::Trouble;
+use tombolo_core::time::Micros;
+
+/// What a link shares with its heartbeat and with statistics; outlives the actor and its connections.
+#[derive(Debug, Default)]
+pub struct Wire {
+    connection: ArcSwapOption<Connection>,
+    agreed: ArcSwapOption<Agreed>,
+    changed: Notify,
+    heard: AtomicU64,
+    trouble: Mutex<Option<String>>,
+    sent_before: AtomicU64,
+    received_before: AtomicU64,
+}
+
+/// A connection whose two sides have shaken hands.
+#[derive(Debug)]
+pub struct Agreed {
+    /// It.
+    pub connection: Connection,
+    /// How often the peer sends a heartbeat.
+    pub every: Duration,
+}
+
+impl Agreed {
+    /// Frames of streams received: a peer whose bytes come in lives.
+    pub fn frames(&self) -> u64 {
+        self.connection.stats().frame_rx.stream
+    }
+}
+
+impl Wire {
+    /// The connection now.
+    pub fn connection(&self) -> Option<Arc<Connection>> {
+        self.connection.load_full()
+    }
+
+    /// The connection now, once its handshake is done.
+    pub fn agreed(&self) -> Option<Arc<Agreed>> {
+        self.agreed.load_full()
+    }
+
+    /// Ends when [`Wire::agreed`] has changed; for one listener.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// The last frame.
+    pub fn heard(&self) -> Micros {
+        Micros(self.heard.load(atomic::Ordering::Relaxed))
+    }
+
+    /// Why there is no connection, as last heard.
+    pub fn trouble(&self) -> Option<String> {
+        self.lock_trouble().clone()
+    }
+
+    /// UDP payload sent and received over all connections of this link.
+    pub fn traffic(&self) -> (u64, u64) {
+        let now = self.connection().map_or((0, 0), |connection| {
+            let stats = connection.stats();
+            (stats.udp_tx.bytes, stats.udp_rx.bytes)
+        });
+        (
+            self.sent_before.load(atomic::Ordering::Relaxed) + now.0,
+            self.received_before.load(atomic::Ordering::Relaxed) + now.1,
+        )
+    }
+
+    pub(super) fn note_life(&self, now: Micros) {
+        self.heard.fetch_max(now.0, atomic::Ordering::Relaxed);
+    }
+
+    pub(super) fn note_trouble(&self, trouble: Option<&Trouble>) {
+        *self.lock_trouble() = trouble.map(|trouble| trouble.reason.clone());
+    }
+
+    fn lock_trouble(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn agree(&self, agreed: Agreed) {
+        self.agreed.store(Some(Arc::new(agreed)));
+        self.changed.notify_one();
+    }
+
+    pub(super) fn replace(&self, next: Option<Arc<Connection>>) {
+        self.agreed.store(None);
+        self.changed.notify_one();
+        if let Some(last) = self.connection.swap(next) {
+            let stats = last.stats();
+            self.sent_before
+                .fetch_add(stats.udp_tx.bytes, atomic::Ordering::Relaxed);
+            self.received_before
+                .fetch_add(stats.udp_rx.bytes, atomic::Ordering::Relaxed);
+        }
+    }
+}
