@@ -2,13 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::wire::CONTROL_BYTES_MAX;
-
-/// The most elements in a model (8 TiB of `f32`): a bound on what a peer may make us allocate.
-pub const ELEMENTS_MAX: u64 = 1 << 41;
+use crate::wire::{CHUNK_ELEMENTS, CONTROL_BYTES_MAX};
 
 /// The most bytes of names and shapes: a layout travels in one message, beside the names of a domain's members.
 pub const DESCRIPTION_BYTES_MAX: usize = CONTROL_BYTES_MAX - (256 << 10);
+
+/// The most elements in a model (56 GiB of `f32`): the hashes of a contribution's chunks travel in one message, beside the names of its
+/// members.
+pub const ELEMENTS_MAX: u64 = (DESCRIPTION_BYTES_MAX / size_of::<Hash>() * CHUNK_ELEMENTS) as u64;
 
 /// One tensor's place in the flat slice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +42,9 @@ pub enum LayoutError {
     #[error("tensor {0:?} is declared twice")]
     Repeated(String),
     /// The sizes overflow or pass [`ELEMENTS_MAX`].
-    #[error("tensor {name:?} brings the model above {ELEMENTS_MAX} elements")]
+    #[error(
+        "tensor {name:?} brings the model above {ELEMENTS_MAX} elements, which is all that a message can announce; train fewer parameters"
+    )]
     TooLarge {
         /// The first tensor that does not fit.
         name: String,
@@ -247,7 +250,7 @@ impl std::fmt::Debug for Hash {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Control, DomainJoin, codec};
+    use crate::wire::{Contribution, Control, DomainJoin, codec};
 
     #[test]
     fn tensors_are_laid_out_by_name_whatever_the_order_given() {
@@ -271,6 +274,23 @@ mod tests {
                 Err(LayoutError::TooLarge { .. })
             ));
         }
+    }
+
+    #[test]
+    fn the_largest_model_can_be_contributed() {
+        let members = (0..1024).map(|node| format!("{0:x<32}/{node:0>32}", "d"));
+        let contribution = Control::Contribute(Contribution {
+            round: 1,
+            epoch: 1,
+            attempt: 0,
+            domain: "d".repeat(32).parse().unwrap(),
+            members: members.map(|name| name.parse().unwrap()).collect(),
+            weight: 1.0,
+            exponent: 0,
+            chunks: vec![Hash::default(); (ELEMENTS_MAX as usize).div_ceil(CHUNK_ELEMENTS)],
+        });
+        codec::encode(&contribution).unwrap();
+        assert!(Layout::new([("all", vec![ELEMENTS_MAX as usize])]).is_ok());
     }
 
     #[test]
