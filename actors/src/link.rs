@@ -19,6 +19,7 @@ use dashmap::DashMap;
 use quinn::{Connection, ConnectionError, RecvStream, VarInt};
 use tokio::sync::{Notify, Semaphore};
 
+use crate::env::Env;
 use crate::node;
 use crate::quic;
 use crate::shell::{AbortOnDrop, Actor, Cx, Handle, Reply, Stage, later};
@@ -38,8 +39,20 @@ const OFFERS_MAX: usize = 2;
 /// Marks tags of offers, to tell them from tags of fetches.
 const OFFER: u64 = 1 << 63;
 
-/// Why a node that leaves closes its connections: there is nothing more to tell it.
-pub const LEFT: VarInt = VarInt::from_u32(0);
+/// Why a node that leaves closes its connections: there is nothing more to tell it. Not 0, with which quinn closes what nobody holds.
+pub const LEFT: VarInt = VarInt::from_u32(20);
+
+/// Why a second process of an identity is turned away.
+const DUPLICATE: VarInt = VarInt::from_u32(21);
+
+/// Connections that shake hands at once. A peer dials one at a time, and so does a duplicate of it; the oldest goes.
+const CANDIDATES_MAX: usize = 4;
+
+/// The longest a process that may be gone is waited for before another takes its place.
+const PROBE_MOST: Duration = Duration::from_secs(4);
+
+/// Looks for an answer within that time.
+const PROBE_LOOKS: u32 = 16;
 
 /// Fetches of the peer that are served at once; a peer that keeps to [`FETCHES_MAX`] never sees this limit.
 const SERVES_MAX: usize = 16;
@@ -130,8 +143,10 @@ pub enum Message {
     Settle(Reply<()>),
     /// From the session of that number: the peer sends an object under that tag.
     Offered(u64, u64, Object),
-    /// A connection to the peer stands; the newest one counts.
+    /// A connection to the peer stands.
     Attach(Connection),
+    /// From the session of that number: the peer said hello, with its incarnation. May the session take the place of the one before?
+    Greeted(u64, u64, Reply<Result<(), Trouble>>),
     /// Dialling failed.
     DialFailed(Trouble),
     /// The peer is silent: dial it anew, whatever stands.
@@ -258,8 +273,9 @@ pub(crate) fn has_left(connection: &Connection) -> bool {
 pub struct Link {
     setup: Setup,
     own: Handle<Message>,
-    session: Option<(u64, AbortOnDrop<()>)>,
-    sessions: u64,
+    session: Option<Current>,
+    /// Connections whose hello is awaited, by the number of their session.
+    candidates: BTreeMap<u64, Candidate>,
     up: bool,
     /// One attempt at a time.
     dialling: bool,
@@ -267,6 +283,23 @@ pub struct Link {
     fetches: BTreeMap<u64, Reply<Result<Incoming, FetchError>>>,
     offers: VecDeque<Offer>,
     refusal: Option<String>,
+}
+
+/// The session that carries.
+struct Current {
+    number: u64,
+    /// Of the process at the other end.
+    incarnation: u64,
+    /// Makes it send something that must be acknowledged.
+    nudge: Arc<Notify>,
+    _task: AbortOnDrop<()>,
+}
+
+/// A session that has not said hello.
+struct Candidate {
+    connection: Connection,
+    nudge: Arc<Notify>,
+    task: AbortOnDrop<()>,
 }
 
 /// An object that the peer sends unasked.
@@ -287,7 +320,7 @@ impl Link {
             setup,
             own,
             session: None,
-            sessions: 0,
+            candidates: BTreeMap::new(),
             up: false,
             dialling: false,
             fetches: BTreeMap::new(),
@@ -368,26 +401,20 @@ impl Link {
             + 1
     }
 
+    /// Lets a connection say hello; what stands goes on meanwhile.
     fn attach(&mut self, connection: Connection) {
-        self.sessions = self
-            .setup
-            .durable
-            .sessions
-            .fetch_add(1, atomic::Ordering::Relaxed)
-            + 1;
-        let session = self.sessions;
-        if let Some(old) = self.setup.wire.connection() {
-            old.close(VarInt::from_u32(2), b"replaced by a newer connection");
-        }
-        self.down("replaced by a newer connection");
-        self.setup.wire.replace(Some(Arc::new(connection.clone())));
+        let durable = &self.setup.durable;
+        let number = durable.sessions.fetch_add(1, atomic::Ordering::Relaxed) + 1;
+        let nudge = Arc::new(Notify::new());
         let (setup, own) = (self.setup.clone(), self.own.clone());
+        let candidate = (connection.clone(), nudge.clone());
         let task = tokio::task::spawn_local(async move {
             let end = Session {
                 setup: &setup,
                 own: &own,
                 connection: &connection,
-                number: session,
+                number,
+                nudge: &nudge,
             }
             .run()
             .await;
@@ -395,14 +422,86 @@ impl Link {
             if connection.close_reason().is_none() {
                 connection.close(VarInt::from_u32(3), end.reason.as_bytes());
             }
-            let _ = own.tell(Message::Down(session, end)).await;
+            let _ = own.tell(Message::Down(number, end)).await;
         });
-        self.session = Some((session, AbortOnDrop(task)));
+        let candidate = Candidate {
+            connection: candidate.0,
+            nudge: candidate.1,
+            task: AbortOnDrop(task),
+        };
+        self.candidates.insert(number, candidate);
+        if self.candidates.len() > CANDIDATES_MAX
+            && let Some((_, oldest)) = self.candidates.pop_first()
+        {
+            oldest
+                .connection
+                .close(VarInt::from_u32(2), b"replaced by a newer connection");
+            self.setup.wire.add(&oldest.connection);
+        }
+    }
+
+    /// Decides whether a session may take the place of the one that carries. The same process may at any time. Another process of the
+    /// same identity may once the one before does not answer: a node that was restarted is back at once, a duplicate of a live one is not
+    /// let in, and neither is a node that was taken for dead once another is there.
+    fn on_greeted(
+        &mut self,
+        cx: &mut Cx<Self>,
+        number: u64,
+        incarnation: u64,
+        reply: Reply<Result<(), Trouble>>,
+    ) {
+        let stands = self.setup.wire.connection();
+        let stands = stands.filter(|connection| connection.close_reason().is_none());
+        let (Some(current), Some(connection)) = (&self.session, stands) else {
+            return self.admit(number, incarnation, reply);
+        };
+        if current.incarnation == incarnation {
+            return self.admit(number, incarnation, reply);
+        }
+        let (before, nudge) = (current.number, current.nudge.clone());
+        let env = self.setup.stage.env.clone();
+        let span = self.setup.stage.plan.heartbeat.every;
+        let span = span.max(connection.rtt() * 4).min(PROBE_MOST);
+        let probe = async move { answers(env.as_ref(), &connection, &nudge, span).await };
+        later(cx, probe, move |link, alive, cx| {
+            if !link.is_current(before) {
+                return link.on_greeted(cx, number, incarnation, reply);
+            }
+            if !alive {
+                return link.admit(number, incarnation, reply);
+            }
+            let (node, peer) = (&link.setup.stage.node, &link.setup.peer);
+            reply.send(Err(Trouble {
+                reason: format!(
+                    "another process is {peer} and answers {node}: two have the same certificate; stop one of them, or give it an identity of its own"
+                ),
+                refused: true,
+            }));
+        });
+    }
+
+    fn admit(&mut self, number: u64, incarnation: u64, reply: Reply<Result<(), Trouble>>) {
+        let Some(candidate) = self.candidates.remove(&number) else {
+            return;
+        };
+        if let Some(old) = self.setup.wire.connection() {
+            old.close(VarInt::from_u32(2), b"replaced by a newer connection");
+        }
+        self.down("replaced by a newer connection");
+        let connection = Arc::new(candidate.connection);
+        self.setup.wire.replace(Some(connection));
+        self.session = Some(Current {
+            number,
+            incarnation,
+            nudge: candidate.nudge,
+            _task: candidate.task,
+        });
+        reply.send(Ok(()));
     }
 
     fn is_current(&self, session: u64) -> bool {
         let current = self.session.as_ref();
-        current.is_some_and(|(number, _)| *number == session)
+        current.is_some_and(|current| current.number == session)
     }
 
     fn down(&mut self, reason: &str) {
@@ -430,7 +529,7 @@ impl Link {
         if let Some(wait) = self.redial.later() {
             later(cx, self.setup.stage.env.sleep(wait), |link, (), _| {
                 link.redial.due();
-                if link.session.is_none() {
+                if link.session.is_none() && link.candidates.is_empty() {
                     link.dial();
                 }
             });
@@ -443,6 +542,22 @@ impl Link {
             self.setup.quic.deliver(quic::Message::Dial(peer));
         }
     }
+}
+
+/// Whether the other end of a connection answers within `span`. Anything that comes is an answer, and QUIC acknowledges whatever it gets.
+async fn answers(env: &dyn Env, connection: &Connection, nudge: &Notify, span: Duration) -> bool {
+    let before = connection.stats().udp_rx.datagrams;
+    nudge.notify_one();
+    for _ in 0..PROBE_LOOKS {
+        env.sleep(span / PROBE_LOOKS).await;
+        if connection.close_reason().is_some() {
+            return false;
+        }
+        if connection.stats().udp_rx.datagrams > before {
+            return true;
+        }
+    }
+    false
 }
 
 impl Actor for Link {
@@ -529,6 +644,9 @@ impl Actor for Link {
                 self.dialling = false;
                 self.attach(connection);
             }
+            Message::Greeted(session, incarnation, reply) => {
+                self.on_greeted(cx, session, incarnation, reply);
+            }
             Message::Redial => {
                 if self.setup.dials() {
                     self.dial();
@@ -571,11 +689,18 @@ impl Actor for Link {
                 self.setup.node.deliver(node::Message::LinkUp(to));
             }
             Message::Down(session, trouble) => {
-                if self.sessions != session {
+                let candidate = self.candidates.remove(&session);
+                if candidate.is_none() && !self.is_current(session) {
                     return;
                 }
                 tracing::debug!(node = %self.setup.stage.node, peer = %self.setup.peer, ?trouble, "session ended");
                 self.report_refusal(&trouble);
+                if let Some(candidate) = candidate {
+                    self.setup.wire.add(&candidate.connection);
+                    if self.session.is_some() {
+                        return;
+                    }
+                }
                 self.setup.wire.note_trouble(Some(&trouble));
                 self.down(&trouble.reason);
                 self.dial_later(cx);

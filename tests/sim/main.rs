@@ -5,6 +5,7 @@
 mod checkpoint;
 mod crash_points;
 mod dropout;
+mod duplicate;
 mod membership;
 mod restart;
 mod seeds;

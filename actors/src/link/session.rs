@@ -7,7 +7,7 @@ use bytes::Bytes;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
-use super::{Agreed, Incoming, Message, OFFER, Setup, Trouble};
+use super::{Agreed, DUPLICATE, Incoming, Message, OFFER, Setup, Trouble};
 use crate::node;
 use crate::shell::Handle;
 use tombolo_core::heartbeat::PERIODS;
@@ -19,6 +19,8 @@ use tombolo_core::wire::{
 
 /// How long a handshake of ours may take once the connection stands.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
+/// How long a peer with which there is nothing to talk about may take to see so for itself.
+const PARTING_LIMIT: Duration = Duration::from_secs(1);
 /// The largest hello.
 const HELLO_BYTES_MAX: usize = 1024;
 
@@ -28,6 +30,8 @@ pub(super) struct Session<'a> {
     pub own: &'a Handle<Message>,
     pub connection: &'a Connection,
     pub number: u64,
+    /// Makes it send something that must be acknowledged.
+    pub nudge: &'a Notify,
 }
 
 impl Session<'_> {
@@ -46,6 +50,15 @@ impl Session<'_> {
                     reason: format!("{} refused: {error}", self.setup.peer),
                     refused: true,
                 },
+                Some(ConnectionError::ApplicationClosed(close))
+                    if close.error_code == DUPLICATE =>
+                {
+                    let reason = String::from_utf8_lossy(&close.reason);
+                    Trouble {
+                        reason: format!("{} refused: {reason}", self.setup.peer),
+                        refused: true,
+                    }
+                }
                 // A stream says no more than that its connection is lost.
                 Some(error) if !trouble.refused && error != ConnectionError::LocallyClosed => {
                     Trouble::from(error.to_string())
@@ -73,62 +86,35 @@ impl Session<'_> {
         end.map_err(Trouble::from)
     }
 
+    /// The dialler says hello first. The other side answers once it has made up its mind, so that a session which is not wanted never
+    /// begins at either end.
     async fn shake_hands(&self) -> Result<(SendStream, RecvStream), Trouble> {
         let setup = self.setup;
-        let (mut send, mut receive) = if setup.dials() {
-            self.connection
-                .open_bi()
-                .await
-                .map_err(|error| error.to_string())?
-        } else {
-            self.connection
-                .accept_bi()
-                .await
-                .map_err(|error| error.to_string())?
+        let dials = setup.dials();
+        let streams = match dials {
+            true => self.connection.open_bi().await,
+            false => self.connection.accept_bi().await,
         };
-        let (known, received) = setup.durable.memory().known();
-        let ours = Hello {
-            version: VERSION,
-            fingerprint: FINGERPRINT,
-            topology: setup.topology,
-            incarnation: setup.incarnation,
-            known,
-            received,
-            heartbeat_ms: u64::try_from(setup.stage.plan.heartbeat.every.as_millis())
-                .unwrap_or(u64::MAX),
-        };
-        let bytes = codec::encode(&ours).map_err(|error| error.to_string())?;
-        let len = u32::try_from(bytes.len())
-            .expect("a hello is small")
-            .to_le_bytes();
-        send.write_all(&len)
-            .await
-            .map_err(|error| error.to_string())?;
-        send.write_all(&bytes)
-            .await
-            .map_err(|error| error.to_string())?;
-
-        let mut len = [0; 4];
-        receive
-            .read_exact(&mut len)
-            .await
-            .map_err(|error| error.to_string())?;
-        let len = u32::from_le_bytes(len) as usize;
-        if len > HELLO_BYTES_MAX {
-            return Err(format!("{} sent a hello of {len} bytes", setup.peer).into());
+        let (mut send, mut receive) = streams.map_err(|error| error.to_string())?;
+        if dials {
+            self.say_hello(&mut send, &self.hello()).await?;
         }
-        let mut bytes = vec![0; len];
-        receive
-            .read_exact(&mut bytes)
-            .await
-            .map_err(|error| error.to_string())?;
-        let theirs: Hello =
-            codec::decode(&bytes).map_err(|error| format!("hello of {}: {error}", setup.peer))?;
-        agree(&ours, &theirs, &setup.peer).map_err(|reason| Trouble {
-            reason,
-            refused: true,
-        })?;
+        let theirs = self.hear_hello(&mut receive).await?;
+        if let Err(reason) = agree(&self.hello(), &theirs, &setup.peer) {
+            if !dials {
+                self.part(&mut send).await?;
+            }
+            return Err(Trouble {
+                reason,
+                refused: true,
+            });
+        }
+        self.be_admitted(theirs.incarnation).await?;
+        let ours = self.hello();
         let peer = setup.durable.memory().on_hello(setup.incarnation, &theirs);
+        if !dials {
+            self.say_hello(&mut send, &ours).await?;
+        }
         setup.durable.set_left(false);
         setup.wire.note_life(setup.stage.env.now());
         setup.wire.agree(Agreed {
@@ -140,6 +126,76 @@ impl Session<'_> {
             .await
             .map_err(|error| error.to_string())?;
         Ok((send, receive))
+    }
+
+    /// What this side says of itself.
+    fn hello(&self) -> Hello {
+        let setup = self.setup;
+        let (known, received) = setup.durable.memory().known();
+        Hello {
+            version: VERSION,
+            fingerprint: FINGERPRINT,
+            topology: setup.topology,
+            incarnation: setup.incarnation,
+            known,
+            received,
+            heartbeat_ms: u64::try_from(setup.stage.plan.heartbeat.every.as_millis())
+                .unwrap_or(u64::MAX),
+        }
+    }
+
+    async fn say_hello(&self, send: &mut SendStream, hello: &Hello) -> Result<(), String> {
+        let bytes = codec::encode(hello).map_err(|error| error.to_string())?;
+        let len = u32::try_from(bytes.len())
+            .expect("a hello is small")
+            .to_le_bytes();
+        send.write_all(&len)
+            .await
+            .map_err(|error| error.to_string())?;
+        send.write_all(&bytes)
+            .await
+            .map_err(|error| error.to_string())
+    }
+
+    async fn hear_hello(&self, receive: &mut RecvStream) -> Result<Hello, String> {
+        let peer = &self.setup.peer;
+        let mut len = [0; 4];
+        receive
+            .read_exact(&mut len)
+            .await
+            .map_err(|error| error.to_string())?;
+        let len = u32::from_le_bytes(len) as usize;
+        if len > HELLO_BYTES_MAX {
+            return Err(format!("{peer} sent a hello of {len} bytes"));
+        }
+        let mut bytes = vec![0; len];
+        receive
+            .read_exact(&mut bytes)
+            .await
+            .map_err(|error| error.to_string())?;
+        codec::decode(&bytes).map_err(|error| format!("hello of {peer}: {error}"))
+    }
+
+    /// Shows a peer with which there is nothing to talk about what differs, and lets it close.
+    async fn part(&self, send: &mut SendStream) -> Result<(), String> {
+        self.say_hello(send, &self.hello()).await?;
+        tokio::select! {
+            biased;
+            _ = self.connection.closed() => {}
+            () = self.setup.stage.env.sleep(PARTING_LIMIT) => {}
+        }
+        Ok(())
+    }
+
+    /// Waits until this session may take the place of the one before.
+    async fn be_admitted(&self, incarnation: u64) -> Result<(), Trouble> {
+        let question = |reply| Message::Greeted(self.number, incarnation, reply);
+        let admitted = self.own.ask(question).await;
+        let admitted = admitted.map_err(|error| error.to_string())?;
+        if let Err(trouble) = &admitted {
+            self.connection.close(DUPLICATE, trouble.reason.as_bytes());
+        }
+        admitted
     }
 
     async fn read(
@@ -241,7 +297,13 @@ impl Session<'_> {
             tokio::select! {
                 biased;
                 () = durable.wake.notified() => {}
-                () = acknowledge.notified() => {
+                () = async {
+                    tokio::select! {
+                        biased;
+                        () = acknowledge.notified() => {}
+                        () = self.nudge.notified() => {}
+                    }
+                } => {
                     let header = durable.memory().acknowledgement();
                     send.write_all(&header.to_bytes()).await.map_err(|error| error.to_string())?;
                 }

@@ -54,8 +54,12 @@ fn setup(stage: Stage) -> Setup {
 
 fn begin_session(link: &mut Link, cx: &mut Cx<Link>, number: u64) {
     let task = tokio::task::spawn_local(std::future::pending());
-    link.sessions = number;
-    link.session = Some((number, AbortOnDrop(task)));
+    link.session = Some(Current {
+        number,
+        incarnation: 1,
+        nudge: Arc::default(),
+        _task: AbortOnDrop(task),
+    });
     link.handle(Message::Up(number, Peer::Fresh), cx);
 }
 

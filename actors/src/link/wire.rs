@@ -98,11 +98,16 @@ impl Wire {
         self.agreed.store(None);
         self.changed.notify_one();
         if let Some(last) = self.connection.swap(next) {
-            let stats = last.stats();
-            self.sent_before
-                .fetch_add(stats.udp_tx.bytes, atomic::Ordering::Relaxed);
-            self.received_before
-                .fetch_add(stats.udp_rx.bytes, atomic::Ordering::Relaxed);
+            self.add(&last);
         }
+    }
+
+    /// Adds the traffic of a connection that ended.
+    pub(super) fn add(&self, connection: &Connection) {
+        let stats = connection.stats();
+        self.sent_before
+            .fetch_add(stats.udp_tx.bytes, atomic::Ordering::Relaxed);
+        self.received_before
+            .fetch_add(stats.udp_rx.bytes, atomic::Ordering::Relaxed);
     }
 }
