@@ -202,7 +202,10 @@ impl Running {
             rounds,
             objections,
         };
+        let began = report.finished.rounds > 0 || report.finished.reason.is_empty();
         let patience = match (stopping, hosts_coordinator) {
+            // Whoever is not there yet has nothing to lose.
+            (None, true) if !began => INTERRUPTED_LIMIT,
             (None, _) => LEAVE_LIMIT,
             (Some(_), true) => INTERRUPTED_LIMIT,
             // Nobody is going to send this node away.

@@ -387,6 +387,33 @@ impl Coordinator {
         self.check_ending(cx);
     }
 
+    /// Ends a run that cannot begin. Whoever is there is sent away at once, whoever comes is too: nobody should wait for rounds.
+    pub(super) fn on_fail(&mut self, cx: &mut Context<'_, Effect>, reason: String) {
+        let reason = clip(reason);
+        self.ending = Some(Ending {
+            reason: reason.clone(),
+            until: cx.now(),
+            done: true,
+        });
+        let own = self.plan.coordinator.domain();
+        let reached = self.reached().map(NodeId::domain).chain([own]);
+        let domains: BTreeSet<DomainId> = reached.collect();
+        for domain in domains {
+            self.send_away(cx, domain);
+        }
+        cx.effect(Effect::Finish(Finished::without_rounds(reason)));
+    }
+
+    /// Tells a domain that the run is over, if it could not begin.
+    pub(super) fn send_away(&self, cx: &mut Context<'_, Effect>, domain: DomainId) {
+        if let (Some(ending), None) = (&self.ending, &self.committed)
+            && ending.done
+        {
+            let reason = ending.reason.as_str().into();
+            cx.effect(Effect::Tell(domain, Control::Finish { reason }));
+        }
+    }
+
     pub(super) fn on_stop(&mut self, cx: &mut Context<'_, Effect>, reason: String) {
         match &mut self.ending {
             None => self.end(cx, reason),
