@@ -122,7 +122,7 @@ impl Source {
         Source(TopologyFile {
             name: "topology".to_owned(),
             text: text.to_owned(),
-            folder: folder.as_ref().to_owned(),
+            folder: absolute(folder.as_ref()),
             is_pipe: false,
         })
     }
@@ -214,7 +214,7 @@ impl Federation {
     /// Keeps state in another folder than the topology says.
     #[must_use]
     pub fn state(mut self, folder: impl AsRef<Path>) -> Self {
-        self.blueprint.plan.checkpoint.folder = folder.as_ref().to_owned();
+        self.blueprint.plan.checkpoint.folder = absolute(folder.as_ref());
         self
     }
 
@@ -388,6 +388,11 @@ impl Federation {
             recorder,
         })
     }
+}
+
+/// A path as messages name it, whatever the current folder of whoever reads them.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Tries the addresses that the topology gives, so that a port which is taken is found before anybody joins.

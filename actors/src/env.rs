@@ -120,6 +120,11 @@ pub struct OffloadPanicked(pub String);
 ///
 /// Every change is durable once it is answered. One that failed, or during which the process ended, has happened or not, as a whole.
 pub trait Files: Send + Sync {
+    /// Where people find a path, for messages.
+    fn locate(&self, path: &str) -> String {
+        path.to_owned()
+    }
+
     /// The whole file.
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
 
