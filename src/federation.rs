@@ -24,13 +24,12 @@ use tombolo_core::aggregate::Aggregator;
 use tombolo_core::event::{Event, RoundState};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
-use tombolo_core::tensor::Hash;
 use tombolo_core::trainer::Trainer;
 use tombolo_fabric::{VerbsProvider, shm::Shm};
 
 use crate::control::{Control, History, Sources};
 use crate::identity::{NodeIdentity, pki};
-use crate::topology::{self, Diagnosis, Options, TopologyFile};
+use crate::topology::{self, Diagnosis, Options, SharedKeys, TopologyFile};
 use crate::world::{World, WorldOptions};
 use tombolo_actors::identity::IdentityError;
 
@@ -264,8 +263,8 @@ impl Federation {
         let plan = self.plan();
         let nodes = plan.nodes().map(|node| node.id.clone()).collect();
         check_ports(plan, &nodes)?;
-        let configuration = Hash(topology::config_hash(plan));
-        StateFolder::check(&plan.checkpoint.folder, configuration, self.resume)?;
+        let keys = SharedKeys::of(plan);
+        StateFolder::check(&plan.checkpoint.folder, &keys, self.resume)?;
         forget_addresses(plan, &nodes)
     }
 
@@ -296,8 +295,8 @@ impl Federation {
         check_ports(&plan, &nodes)?;
         let folder = &plan.checkpoint.folder;
         let state = if hosts_coordinator {
-            let configuration = built.configuration;
-            Some(StateFolder::open(folder, configuration, self.resume)?)
+            let keys = SharedKeys::of(&plan);
+            Some(StateFolder::open(folder, &keys, self.resume)?)
         } else {
             None
         };
