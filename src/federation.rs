@@ -78,12 +78,27 @@ pub enum FederationError {
         /// The system's words.
         reason: String,
     },
+    /// The run is over, and its report could not be written.
+    #[error("{error}; the run itself {}", how_it_ended(report))]
+    Report {
+        /// What came of the run.
+        report: Box<Report>,
+        /// Why it is not on disk.
+        error: StateError,
+    },
     /// A node that the plan does not have.
     #[error("the topology declares no node {0}: `tombolo check` lists them")]
     UnknownNode(NodeId),
     /// This machine.
     #[error("{0}")]
     Machine(String),
+}
+
+fn how_it_ended(report: &Report) -> String {
+    match report.finished.reason.as_str() {
+        "" => "came to its end".to_owned(),
+        reason => format!("ended for another reason: {reason}"),
+    }
 }
 
 impl From<Diagnosis> for FederationError {

@@ -103,8 +103,9 @@ pub async fn follow(
             Err(TryRecvError::Empty | TryRecvError::Closed) => break,
         }
     }
-    let report = match result {
-        Ok(report) => report,
+    let (report, unwritten) = match result {
+        Ok(report) => (report, None),
+        Err(FederationError::Report { report, error }) => (*report, Some(error)),
         Err(error) if display.has_ended() => {
             complain(&error.to_string());
             return Exit::Failed;
@@ -127,5 +128,17 @@ pub async fn follow(
     } else {
         display.finish(&report.finished);
     }
-    judge(&report.finished)
+    let exit = judge(&report.finished);
+    match unwritten {
+        None => exit,
+        Some(error) => {
+            complain(&error.to_string());
+            // How the run itself ended says more, unless it ended well.
+            if exit == Exit::Done {
+                Exit::Failed
+            } else {
+                exit
+            }
+        }
+    }
 }
