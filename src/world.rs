@@ -23,6 +23,7 @@ mod socket;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread::{JoinHandle, ThreadId};
@@ -211,19 +212,17 @@ impl World {
         if let Some(Node { env: Some(env), .. }) = nodes.get(node) {
             return Ok(env.clone());
         }
+        let name = format!("{}.{}", node.domain(), node.name());
+        let folder = self.shared.state.join("nodes").join(name);
         let (files, lives) = match nodes.get(node) {
             Some(node) => (node.files.clone(), node.lives + 1),
-            None => {
-                let name = format!("{}.{}", node.domain(), node.name());
-                let folder = self.shared.state.join("nodes").join(name);
-                (Arc::new(files::open(&folder)?), 1)
-            }
+            None => (Arc::new(files::open(&folder)?), 1),
         };
         let env = Arc::new(WorldEnv {
             shared: self.shared.clone(),
             node: node.clone(),
             life: lives,
-            reset_key: reset_key(&files)?,
+            reset_key: reset_key(&folder.join(RESET_KEY), &files)?,
             files: files.clone(),
             network: run_scope(&self.shared.network)?,
             gateway: run_scope(&self.shared.gateway)?,
@@ -296,16 +295,28 @@ fn run_scope(arbiter: &ArbiterHandle) -> io::Result<Scope> {
     }
 }
 
-/// Reads a node's reset key, made at its first start.
-fn reset_key(files: &FolderFiles) -> io::Result<[u8; 64]> {
+/// Reads a node's reset key, made at its first start. Who knows it can end the node's connections.
+fn reset_key(path: &Path, files: &FolderFiles) -> io::Result<[u8; 64]> {
     match files.read(RESET_KEY) {
-        Ok(key) => key.try_into().map_err(|key: Vec<u8>| {
+        Ok(key) => {
+            let path = std::path::absolute(path)?;
+            let mode = std::fs::metadata(&path)?.permissions().mode() & 0o7777;
             let found = key.len();
-            io::Error::new(
-                ErrorKind::InvalidData,
-                format!("file {RESET_KEY} of the node has {found} bytes instead of 64: remove it, and a new one is made"),
-            )
-        }),
+            if mode & 0o077 != 0 {
+                let why = format!(
+                    "{}: mode is {mode:04o}, expected 0600: others could read or replace it; run `chmod 600` on it, or remove it, and a new one is made",
+                    path.display()
+                );
+                return Err(io::Error::new(ErrorKind::PermissionDenied, why));
+            }
+            key.try_into().map_err(|_| {
+                let why = format!(
+                    "{}: {found} bytes, expected 64; remove it, and a new one is made",
+                    path.display()
+                );
+                io::Error::new(ErrorKind::InvalidData, why)
+            })
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let mut key = [0; 64];
             aws_lc_rs::rand::fill(&mut key)
