@@ -213,8 +213,8 @@ impl Federation {
         self
     }
 
-    /// Registers an actix actor of your own as aggregation rule: `start` runs on the coordinator's arbiter and returns whoever answers
-    /// [`Weigh`].
+    /// Registers an actix actor of your own as aggregation rule: `start` runs on an arbiter of its own and returns whoever answers
+    /// [`Weigh`]. A handler that blocks there holds up nothing else: a round for which it gives no weights within `close_limit` is aborted.
     #[must_use]
     pub fn aggregator_actor(
         mut self,

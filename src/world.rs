@@ -1,7 +1,7 @@
 //! The real world: threads, sockets, disks and clocks for the nodes of one process.
 //!
 //! A [`World`] owns three actix arbiters, one for packets and heartbeats, one for what talks across the WAN and one for everything else,
-//! and a bounded pool of threads for work that blocks. [`World::env`] gives each node its [`Env`]; what a node starts through it ends with [`World::stop`].
+//! a fourth for a user's aggregation rule if there is one, and a bounded pool of threads for work that blocks. [`World::env`] gives each node its [`Env`]; what a node starts through it ends with [`World::stop`].
 //!
 //! - `scope`: a node's tasks on one thread.
 //! - `offload`: the pool.
@@ -25,7 +25,7 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, mpsc};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -46,6 +46,9 @@ use emulate::Emulation;
 use offload::Pool;
 use scope::Scope;
 use socket::ScopedRuntime;
+
+/// How long a user's rule may take to end with its node.
+const RULE_LIMIT: Duration = Duration::from_millis(500);
 
 /// The file of a node's reset key.
 const RESET_KEY: &str = "reset-key";
@@ -226,6 +229,7 @@ impl World {
             files: files.clone(),
             network: run_scope(&self.shared.network)?,
             gateway: run_scope(&self.shared.gateway)?,
+            rule: OnceLock::new(),
             others: run_scope(&self.shared.node)?,
         });
         nodes.insert(
@@ -256,6 +260,10 @@ impl World {
             env.network.ended().await;
             env.gateway.ended().await;
             env.others.ended().await;
+            if let Some(rule) = env.rule.get() {
+                // Code of a user's that blocks there ends with the process.
+                let _ = tokio::time::timeout(RULE_LIMIT, rule.ended()).await;
+            }
         }
     }
 }
@@ -293,6 +301,25 @@ fn run_scope(arbiter: &ArbiterHandle) -> io::Result<Scope> {
             "the world is being shut down",
         ))
     }
+}
+
+/// As [`run_scope`], on an arbiter of its own, which nobody joins.
+fn run_apart(arbiter: &ArbiterHandle) -> Scope {
+    let scope = Scope::new();
+    let tasks = scope.clone();
+    // An arbiter is made on a thread of the system that it belongs to, and ends with it.
+    let sent = arbiter.spawn_fn(move || match Arbiter::try_new() {
+        Ok(own) => {
+            own.spawn_fn(move || {
+                actix::spawn(tasks.runner());
+            });
+        }
+        Err(error) => tracing::error!(%error, "there is no thread for the aggregation rule"),
+    });
+    if !sent {
+        tracing::debug!("the world is being shut down");
+    }
+    scope
 }
 
 /// Reads a node's reset key, made at its first start. Who knows it can end the node's connections.
@@ -337,13 +364,22 @@ struct WorldEnv {
     files: Arc<FolderFiles>,
     network: Scope,
     gateway: Scope,
+    /// Made when it is needed: on one node of a federation.
+    rule: OnceLock<Scope>,
     others: Scope,
 }
 
 impl WorldEnv {
+    fn rule(&self) -> &Scope {
+        self.rule.get_or_init(|| run_apart(&self.shared.gateway))
+    }
+
     fn close(&self) {
         self.network.close();
         self.gateway.close();
+        if let Some(rule) = self.rule.get() {
+            rule.close();
+        }
         self.others.close();
     }
 }
@@ -371,6 +407,7 @@ impl Env for WorldEnv {
         match class {
             Class::Network => self.network.spawn(task),
             Class::Gateway => self.gateway.spawn(task),
+            Class::Rule => self.rule().spawn(task),
             Class::Node => self.others.spawn(task),
         }
     }

@@ -28,6 +28,8 @@ pub enum Class {
     Network,
     /// Links, the coordinator and what talks across the WAN.
     Gateway,
+    /// A user's own rule, on a thread of its own: its code may block.
+    Rule,
     /// Everything else.
     Node,
 }

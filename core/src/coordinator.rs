@@ -535,6 +535,7 @@ impl Coordinator {
             return self.abort(cx, format!("its weights could not be noted: {reason}"));
         }
         current.phase = Phase::Contributions;
+        current.close_by = current.deadline + self.plan.round.close_limit;
         for weight in current.weights.iter().filter(|weight| weight.clip < 1.0) {
             cx.report(Event::UpdateClipped {
                 round,

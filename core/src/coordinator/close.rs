@@ -30,7 +30,16 @@ impl Coordinator {
                 if cx.now() >= current.close_by =>
             {
                 let limit = self.plan.round.close_limit;
-                let reason = format!("closing took longer than close_limit ({limit:?})");
+                let rule = &self.plan.aggregator.kind;
+                let missing = match current.phase {
+                    Phase::Weighing => format!("the aggregator {rule:?} gave no weights"),
+                    Phase::Fixing => "the weights were not noted".to_owned(),
+                    Phase::Folding(_) => "the contributions were not folded".to_owned(),
+                    _ => {
+                        format!("the aggregator {rule:?} or the evaluation did not come to an end")
+                    }
+                };
+                let reason = format!("closing took longer than close_limit ({limit:?}): {missing}");
                 self.abort(cx, reason);
             }
             Phase::Weighing | Phase::Fixing | Phase::Folding(_) | Phase::Computing => {
@@ -82,6 +91,7 @@ impl Coordinator {
         };
         current.phase = Phase::Weighing;
         current.grace = None;
+        current.close_by = current.close_by.min(cx.now() + self.plan.round.close_limit);
         let reports = current.reports.values().cloned().collect();
         cx.wake_at(current.close_by);
         cx.effect(Effect::Weigh(current.round, reports));
