@@ -11,6 +11,7 @@ use tombolo::FederationError;
 use tombolo::federation::{DEPARTED, Ledger, NOT_DRAINED, StateError, named, state_word};
 use tombolo::identity::show::span;
 use tombolo_core::event::{Event, Finished, RoundRecord, Wait};
+use tombolo_core::text::{is_hidden, visible};
 
 /// How often the bar moves while nothing happens.
 const TICK: Duration = Duration::from_millis(125);
@@ -140,7 +141,7 @@ impl Display {
     /// Says something between the bars; in JSON the events speak for themselves.
     pub fn note(&self, text: &str) {
         if self.format == Format::Text {
-            self.bar.suspend(|| complain!("{text}"));
+            self.bar.suspend(|| complain!("{}", visible(text)));
         }
     }
 
@@ -182,7 +183,7 @@ impl Display {
             let why = if record.reason.is_empty() {
                 String::new()
             } else {
-                format!(" ({})", record.reason)
+                format!(" ({})", visible(&record.reason))
             };
             say!(
                 "round {:>3} {}{why}: accuracy {:.4}, loss {:.4}, {}{late}",
@@ -305,11 +306,28 @@ pub fn bytes(count: u64) -> String {
 /// Prints one object on a line of its own, at once.
 pub fn print_line(value: &impl serde::Serialize) {
     if let Ok(line) = serde_json::to_string(value) {
-        let mut out = std::io::stdout().lock();
-        // A reader that went away is not our failure.
-        let _ = writeln!(out, "{line}");
-        let _ = out.flush();
+        print_json(&line);
     }
+}
+
+/// Prints lines of JSON, at once. JSON allows raw what a terminal obeys, C1 codes for instance; inside its texts all of it can be escaped.
+fn print_json(lines: &str) {
+    let mut out = std::io::stdout().lock();
+    let mut escaped = String::with_capacity(lines.len() + 1);
+    for character in lines.chars() {
+        if is_hidden(character) && character != '\n' {
+            let mut units = [0; 2];
+            for unit in character.encode_utf16(&mut units) {
+                escaped.push_str(&format!("\\u{unit:04x}"));
+            }
+        } else {
+            escaped.push(character);
+        }
+    }
+    escaped.push('\n');
+    // A reader that went away is not our failure.
+    let _ = out.write_all(escaped.as_bytes());
+    let _ = out.flush();
 }
 
 /// Shows why a command could not start.
@@ -317,8 +335,12 @@ pub fn refuse(common: &Common, error: FederationError) -> Exit {
     let exit = match &error {
         FederationError::Topology(diagnosis) => {
             match common.format {
-                Format::Json => say!("{}", diagnosis.to_json_lines().trim_end()),
-                Format::Text => complain(&diagnosis.to_terminal_text()),
+                Format::Json => print_json(diagnosis.to_json_lines().trim_end()),
+                Format::Text => {
+                    // It has colours, and everything else in it is visible.
+                    let text = diagnosis.to_terminal_text();
+                    let _ = writeln!(std::io::stderr().lock(), "error: {text}");
+                }
             }
             return Exit::Usage;
         }
@@ -340,7 +362,7 @@ pub fn fail(common: &Common, message: &str) {
 
 /// Prints an error on standard error only: behind the last line of JSON.
 pub fn complain(message: &str) {
-    complain!("error: {message}");
+    complain!("error: {}", visible(message));
 }
 
 /// The exit code of a run whose last word has been printed.

@@ -15,3 +15,4 @@ mod pipes;
 mod processes;
 mod runs;
 mod status;
+mod terminal;
