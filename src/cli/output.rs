@@ -114,20 +114,16 @@ impl Display {
                 self.reports += 1;
                 self.bar.set_message(self.message());
             }
-            Event::LinkRefused { node, peer, reason } => {
-                self.note(&format!("{node} cannot talk to {peer}: {reason}"));
-            }
-            Event::PeerLost { peer, .. } => self.note(&format!("{peer} gives no sign of life")),
-            Event::UpdateRefused { node, reason, .. } => {
-                self.note(&format!("the update of {node} was refused: {reason}"))
-            }
-            Event::TrainingFailed { node, reason, .. } => {
-                self.note(&format!("training failed on {node}: {reason}"))
-            }
-            Event::ActorRestarted {
-                actor, key, reason, ..
-            } => self.note(&format!("{actor} of {key} was rebuilt: {reason}")),
-            _ => {}
+            event => self.on_trouble(event),
+        }
+    }
+
+    /// Says which node failed, and why: a line for people, or the event itself. Behind the last word there is nothing more to say in JSON.
+    fn on_trouble(&self, event: &Event) {
+        match trouble(event) {
+            Some(_) if self.format == Format::Json && !self.ended => print_line(event),
+            Some(text) => self.note(&text),
+            None => {}
         }
     }
 
@@ -298,6 +294,36 @@ pub fn waits(wait: &Wait) -> String {
     )
 }
 
+/// What an event says of a node, a domain or an actor that failed; `None` if it says nothing of that sort.
+pub fn trouble(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::LinkRefused { node, peer, reason } => {
+            format!("{node} cannot talk to {peer}: {reason}")
+        }
+        Event::PeerLost { peer, .. } => format!("{peer} gives no sign of life"),
+        Event::NodeEvicted { node, .. } => format!("{node} is out until its cool-down is over"),
+        Event::DomainDropped { domain, reason, .. } => {
+            format!("domain {domain} is out: {reason}")
+        }
+        Event::Stalled { domain, chain, .. } => {
+            format!("work stands still in domain {domain}: {}", chain.join(", "))
+        }
+        Event::UpdateRefused { node, reason, .. } => {
+            format!("the update of {node} was refused: {reason}")
+        }
+        Event::TrainingFailed { node, reason, .. } => {
+            format!("training failed on {node}: {reason}")
+        }
+        Event::ActorRestarted {
+            actor, key, reason, ..
+        } => format!("{actor} of {key} was rebuilt: {reason}"),
+        Event::ActorGivenUp {
+            actor, key, reason, ..
+        } => format!("{actor} of {key} failed too often and stays down: {reason}"),
+        _ => return None,
+    })
+}
+
 /// Bytes for people.
 pub fn bytes(count: u64) -> String {
     indicatif::HumanBytes(count).to_string()
@@ -400,7 +426,8 @@ pub fn judge(finished: &Finished) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tombolo_core::event::RoundState;
+    use tombolo_core::event::{Objection, RoundState};
+    use tombolo_core::ids::NodeId;
 
     /// A display that misses events for a while shows each round once all the same.
     #[test]
@@ -434,5 +461,55 @@ mod tests {
         display.catch_up(&ledger);
         let shown: Vec<_> = display.rows.iter().map(|record| record.round).collect();
         assert_eq!(shown, [1, 2, 3, 4]);
+    }
+
+    /// flower#1400: whatever failed is told with its cause; what went well is no trouble.
+    #[test]
+    fn every_sort_of_failure_is_told_with_its_cause() {
+        let (node, peer): (NodeId, NodeId) = ("hq/a".parse().unwrap(), "hq/b".parse().unwrap());
+        let (round, reason) = (3, "the cause".to_owned());
+        let (actor, key) = ("Link".to_owned(), "hq/a hq/b".to_owned());
+        let failures = [
+            Event::TrainingFailed {
+                node: node.clone(),
+                round,
+                reason: reason.clone(),
+            },
+            Event::UpdateRefused {
+                why: Objection::NotFinite,
+                node: node.clone(),
+                round,
+                reason: reason.clone(),
+            },
+            Event::LinkRefused {
+                node: node.clone(),
+                peer: peer.clone(),
+                reason: reason.clone(),
+            },
+            Event::DomainDropped {
+                domain: "hq".parse().unwrap(),
+                round,
+                reason: reason.clone(),
+            },
+            Event::ActorRestarted {
+                actor: actor.clone(),
+                key: key.clone(),
+                reason: reason.clone(),
+                restarts: 1,
+            },
+            Event::ActorGivenUp {
+                actor,
+                key,
+                reason,
+                restarts: 16,
+            },
+        ];
+        for event in failures {
+            let told = trouble(&event).unwrap();
+            assert!(told.contains("the cause") && told.contains("hq"), "{told}");
+        }
+        let lost = Event::PeerLost { node, peer };
+        assert!(trouble(&lost).unwrap().contains("hq/b"));
+        assert_eq!(trouble(&Event::QuorumReached { round }), None);
     }
 }

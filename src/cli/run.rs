@@ -75,8 +75,9 @@ pub async fn follow(
     everything: bool,
 ) -> Exit {
     let hosts_coordinator = running.hosts_coordinator();
+    // Of the rounds only the coordinator's process tells; what goes wrong everyone does.
     let mut display = Display::new(common.format, rounds)
-        .everything(everything)
+        .everything(everything && hosts_coordinator)
         .member(!hosts_coordinator);
     let (mut events, ledger) = (running.events(), running.ledger());
     let nodes: Vec<_> = running.nodes().cloned().collect();
