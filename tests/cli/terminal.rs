@@ -93,5 +93,7 @@ fn the_log_is_visible_as_well() {
         .env("TOMBOLO_LOG", "debug")
         .env("NO_COLOR", "1")
         .current_dir(workspace.path());
-    assert_visible(&Process::spawn(command).end().expect(0));
+    let output = Process::spawn(command).end().expect(0);
+    assert!(output.errors().contains("\\u{1b}[2J"), "{output:#?}");
+    assert_visible(&output);
 }

@@ -7,9 +7,9 @@ use tombolo_actors::aggregate::Weigh;
 use tombolo_core::aggregate::{AggregateError, Weight};
 use tombolo_core::event::RoundState;
 
-use crate::stand::{Tiny, federation, topology, within_limit};
+use crate::stand::{LIMIT, Tiny, federation, topology, within_limit};
 
-/// Waits in its handler until the other end of the channel is dropped.
+/// Waits in its handler until the other end of the channel is dropped; in a federation that hangs, no longer than the test.
 struct Stuck(Arc<Mutex<mpsc::Receiver<()>>>);
 
 impl Actor for Stuck {
@@ -20,7 +20,7 @@ impl actix::Handler<Weigh> for Stuck {
     type Result = Result<Vec<Weight>, AggregateError>;
 
     fn handle(&mut self, _: Weigh, _: &mut Self::Context) -> Self::Result {
-        let _ = self.0.lock().unwrap().recv();
+        let _ = self.0.lock().unwrap().recv_timeout(LIMIT);
         Err(AggregateError::Rule("at last".into()))
     }
 }
