@@ -1,10 +1,12 @@
 //! The command line: one file a command, one exit code a kind of ending.
 
-/// `println!` for a reader that may go away: that is not our failure, and no reason to end a run.
+/// `println!` for a reader that may go away: that is not our failure, and no reason to end a run. What a terminal would obey is spelled out.
 macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write;
-        let _ = writeln!(std::io::stdout().lock(), $($text)*);
+        let text = format!($($text)*);
+        let text = tombolo_core::text::visible_lines(&text);
+        let _ = writeln!(std::io::stdout().lock(), "{text}");
     }};
 }
 
@@ -12,7 +14,9 @@ macro_rules! say {
 macro_rules! complain {
     ($($text:tt)*) => {{
         use std::io::Write;
-        let _ = writeln!(std::io::stderr().lock(), $($text)*);
+        let text = format!($($text)*);
+        let text = tombolo_core::text::visible_lines(&text);
+        let _ = writeln!(std::io::stderr().lock(), "{text}");
     }};
 }
 
@@ -33,6 +37,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use tombolo_core::text::is_hidden;
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,7 +149,10 @@ pub struct Common {
 
 /// Parses the arguments, runs the command, says what went wrong.
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return misunderstood(&error),
+    };
     let filter = tracing_subscriber::EnvFilter::try_from_env("TOMBOLO_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     tracing_subscriber::fmt()
@@ -167,6 +175,20 @@ pub fn main() -> ExitCode {
         Command::New(command) => command.run(&common),
     };
     exit.into()
+}
+
+/// Says what is wrong with the arguments, or what was asked of them: help, or the version.
+fn misunderstood(error: &clap::Error) -> ExitCode {
+    let told = error.to_string();
+    match told.contains(|c| is_hidden(c) && c != '\n') {
+        // They may hold what a terminal would obey, and clap repeats them.
+        true => complain!("{}", told.trim_end()),
+        false => drop(error.print()),
+    }
+    match error.exit_code() {
+        0 => Exit::Done.into(),
+        _ => Exit::Usage.into(),
+    }
 }
 
 /// A runtime for a command's own waiting; the federation has threads of its own.

@@ -24,13 +24,12 @@ use tombolo_core::aggregate::Aggregator;
 use tombolo_core::event::{Event, RoundState};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
-use tombolo_core::tensor::Hash;
 use tombolo_core::trainer::Trainer;
 use tombolo_fabric::{VerbsProvider, shm::Shm};
 
 use crate::control::{Control, History, Sources};
 use crate::identity::{NodeIdentity, pki};
-use crate::topology::{self, Diagnosis, Options, TopologyFile};
+use crate::topology::{self, Diagnosis, Options, SharedKeys, TopologyFile};
 use crate::world::{World, WorldOptions};
 use tombolo_actors::identity::IdentityError;
 
@@ -79,12 +78,27 @@ pub enum FederationError {
         /// The system's words.
         reason: String,
     },
+    /// The run is over, and its report could not be written.
+    #[error("{error}; the run itself {}", how_it_ended(report))]
+    Report {
+        /// What came of the run.
+        report: Box<Report>,
+        /// Why it is not on disk.
+        error: StateError,
+    },
     /// A node that the plan does not have.
     #[error("the topology declares no node {0}: `tombolo check` lists them")]
     UnknownNode(NodeId),
     /// This machine.
     #[error("{0}")]
     Machine(String),
+}
+
+fn how_it_ended(report: &Report) -> String {
+    match report.finished.reason.as_str() {
+        "" => "came to its end".to_owned(),
+        reason => format!("ended for another reason: {reason}"),
+    }
 }
 
 impl From<Diagnosis> for FederationError {
@@ -122,7 +136,7 @@ impl Source {
         Source(TopologyFile {
             name: "topology".to_owned(),
             text: text.to_owned(),
-            folder: folder.as_ref().to_owned(),
+            folder: absolute(folder.as_ref()),
             is_pipe: false,
         })
     }
@@ -199,8 +213,8 @@ impl Federation {
         self
     }
 
-    /// Registers an actix actor of your own as aggregation rule: `start` runs on the coordinator's arbiter and returns whoever answers
-    /// [`Weigh`].
+    /// Registers an actix actor of your own as aggregation rule: `start` runs on an arbiter of its own and returns whoever answers
+    /// [`Weigh`]. A handler that blocks there holds up nothing else: a round for which it gives no weights within `close_limit` is aborted.
     #[must_use]
     pub fn aggregator_actor(
         mut self,
@@ -214,7 +228,7 @@ impl Federation {
     /// Keeps state in another folder than the topology says.
     #[must_use]
     pub fn state(mut self, folder: impl AsRef<Path>) -> Self {
-        self.blueprint.plan.checkpoint.folder = folder.as_ref().to_owned();
+        self.blueprint.plan.checkpoint.folder = absolute(folder.as_ref());
         self
     }
 
@@ -264,8 +278,8 @@ impl Federation {
         let plan = self.plan();
         let nodes = plan.nodes().map(|node| node.id.clone()).collect();
         check_ports(plan, &nodes)?;
-        let configuration = Hash(topology::config_hash(plan));
-        StateFolder::check(&plan.checkpoint.folder, configuration, self.resume)?;
+        let keys = SharedKeys::of(plan);
+        StateFolder::check(&plan.checkpoint.folder, &keys, self.resume)?;
         forget_addresses(plan, &nodes)
     }
 
@@ -296,8 +310,8 @@ impl Federation {
         check_ports(&plan, &nodes)?;
         let folder = &plan.checkpoint.folder;
         let state = if hosts_coordinator {
-            let configuration = built.configuration;
-            Some(StateFolder::open(folder, configuration, self.resume)?)
+            let keys = SharedKeys::of(&plan);
+            Some(StateFolder::open(folder, &keys, self.resume)?)
         } else {
             None
         };
@@ -388,6 +402,11 @@ impl Federation {
             recorder,
         })
     }
+}
+
+/// A path as messages name it, whatever the current folder of whoever reads them.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Tries the addresses that the topology gives, so that a port which is taken is found before anybody joins.

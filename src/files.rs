@@ -151,6 +151,10 @@ impl FolderFiles {
 }
 
 impl Files for FolderFiles {
+    fn locate(&self, path: &str) -> String {
+        self.disk.locate(path)
+    }
+
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
         check_path(path)?;
         self.disk.read(path)

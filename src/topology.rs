@@ -22,7 +22,7 @@ mod value;
 
 pub use diagnosis::{Diagnosis, Told};
 pub use explicit::{Explicit, explicit};
-pub use hash::config_hash;
+pub use hash::{SharedKeys, config_hash};
 pub use schema::schema;
 pub use template::{NewError, template, write_new};
 

@@ -1,7 +1,7 @@
 //! The real world: threads, sockets, disks and clocks for the nodes of one process.
 //!
 //! A [`World`] owns three actix arbiters, one for packets and heartbeats, one for what talks across the WAN and one for everything else,
-//! and a bounded pool of threads for work that blocks. [`World::env`] gives each node its [`Env`]; what a node starts through it ends with [`World::stop`].
+//! a fourth for a user's aggregation rule if there is one, and a bounded pool of threads for work that blocks. [`World::env`] gives each node its [`Env`]; what a node starts through it ends with [`World::stop`].
 //!
 //! - `scope`: a node's tasks on one thread.
 //! - `offload`: the pool.
@@ -23,8 +23,9 @@ mod socket;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, mpsc};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -45,6 +46,9 @@ use emulate::Emulation;
 use offload::Pool;
 use scope::Scope;
 use socket::ScopedRuntime;
+
+/// How long a user's rule may take to end with its node.
+const RULE_LIMIT: Duration = Duration::from_millis(500);
 
 /// The file of a node's reset key.
 const RESET_KEY: &str = "reset-key";
@@ -211,22 +215,21 @@ impl World {
         if let Some(Node { env: Some(env), .. }) = nodes.get(node) {
             return Ok(env.clone());
         }
+        let name = format!("{}.{}", node.domain(), node.name());
+        let folder = self.shared.state.join("nodes").join(name);
         let (files, lives) = match nodes.get(node) {
             Some(node) => (node.files.clone(), node.lives + 1),
-            None => {
-                let name = format!("{}.{}", node.domain(), node.name());
-                let folder = self.shared.state.join("nodes").join(name);
-                (Arc::new(files::open(&folder)?), 1)
-            }
+            None => (Arc::new(files::open(&folder)?), 1),
         };
         let env = Arc::new(WorldEnv {
             shared: self.shared.clone(),
             node: node.clone(),
             life: lives,
-            reset_key: reset_key(&files)?,
+            reset_key: reset_key(&folder.join(RESET_KEY), &files)?,
             files: files.clone(),
             network: run_scope(&self.shared.network)?,
             gateway: run_scope(&self.shared.gateway)?,
+            rule: OnceLock::new(),
             others: run_scope(&self.shared.node)?,
         });
         nodes.insert(
@@ -257,6 +260,10 @@ impl World {
             env.network.ended().await;
             env.gateway.ended().await;
             env.others.ended().await;
+            if let Some(rule) = env.rule.get() {
+                // Code of a user's that blocks there ends with the process.
+                let _ = tokio::time::timeout(RULE_LIMIT, rule.ended()).await;
+            }
         }
     }
 }
@@ -296,16 +303,47 @@ fn run_scope(arbiter: &ArbiterHandle) -> io::Result<Scope> {
     }
 }
 
-/// Reads a node's reset key, made at its first start.
-fn reset_key(files: &FolderFiles) -> io::Result<[u8; 64]> {
+/// As [`run_scope`], on an arbiter of its own, which nobody joins.
+fn run_apart(arbiter: &ArbiterHandle) -> Scope {
+    let scope = Scope::new();
+    let tasks = scope.clone();
+    // An arbiter is made on a thread of the system that it belongs to, and ends with it.
+    let sent = arbiter.spawn_fn(move || match Arbiter::try_new() {
+        Ok(own) => {
+            own.spawn_fn(move || {
+                actix::spawn(tasks.runner());
+            });
+        }
+        Err(error) => tracing::error!(%error, "there is no thread for the aggregation rule"),
+    });
+    if !sent {
+        tracing::debug!("the world is being shut down");
+    }
+    scope
+}
+
+/// Reads a node's reset key, made at its first start. Who knows it can end the node's connections.
+fn reset_key(path: &Path, files: &FolderFiles) -> io::Result<[u8; 64]> {
     match files.read(RESET_KEY) {
-        Ok(key) => key.try_into().map_err(|key: Vec<u8>| {
+        Ok(key) => {
+            let path = std::path::absolute(path)?;
+            let mode = std::fs::metadata(&path)?.permissions().mode() & 0o7777;
             let found = key.len();
-            io::Error::new(
-                ErrorKind::InvalidData,
-                format!("file {RESET_KEY} of the node has {found} bytes instead of 64: remove it, and a new one is made"),
-            )
-        }),
+            if mode & 0o077 != 0 {
+                let why = format!(
+                    "{}: mode is {mode:04o}, expected 0600: others could read or replace it; run `chmod 600` on it, or remove it, and a new one is made",
+                    path.display()
+                );
+                return Err(io::Error::new(ErrorKind::PermissionDenied, why));
+            }
+            key.try_into().map_err(|_| {
+                let why = format!(
+                    "{}: {found} bytes, expected 64; remove it, and a new one is made",
+                    path.display()
+                );
+                io::Error::new(ErrorKind::InvalidData, why)
+            })
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let mut key = [0; 64];
             aws_lc_rs::rand::fill(&mut key)
@@ -326,13 +364,22 @@ struct WorldEnv {
     files: Arc<FolderFiles>,
     network: Scope,
     gateway: Scope,
+    /// Made when it is needed: on one node of a federation.
+    rule: OnceLock<Scope>,
     others: Scope,
 }
 
 impl WorldEnv {
+    fn rule(&self) -> &Scope {
+        self.rule.get_or_init(|| run_apart(&self.shared.gateway))
+    }
+
     fn close(&self) {
         self.network.close();
         self.gateway.close();
+        if let Some(rule) = self.rule.get() {
+            rule.close();
+        }
         self.others.close();
     }
 }
@@ -360,6 +407,7 @@ impl Env for WorldEnv {
         match class {
             Class::Network => self.network.spawn(task),
             Class::Gateway => self.gateway.spawn(task),
+            Class::Rule => self.rule().spawn(task),
             Class::Node => self.others.spawn(task),
         }
     }

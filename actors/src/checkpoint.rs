@@ -96,6 +96,40 @@ pub enum CheckpointError {
     TakenView(Epoch),
 }
 
+impl CheckpointError {
+    /// The same with its file's full path: of many nodes' folders it may be in any.
+    fn located(self, files: &dyn Files) -> Self {
+        match self {
+            CheckpointError::Missing { path } => CheckpointError::Missing {
+                path: files.locate(&path),
+            },
+            CheckpointError::Damaged { path, reason } => CheckpointError::Damaged {
+                path: files.locate(&path),
+                reason,
+            },
+            CheckpointError::Newest { round, why, intact } => CheckpointError::Newest {
+                round,
+                why: Box::new(why.located(files)),
+                intact,
+            },
+            // The files' own words name the file in full already.
+            CheckpointError::Files { .. } => self,
+            CheckpointError::OtherRun { .. }
+            | CheckpointError::Taken(_)
+            | CheckpointError::TakenView(_) => self,
+        }
+    }
+}
+
+/// What is wrong with a file of another format, and whom to upgrade.
+fn other_format(found: u32) -> String {
+    let advice = match found > FORMAT {
+        true => "upgrade this program",
+        false => "go on with the version that wrote it",
+    };
+    format!("format {found}, this version reads {FORMAT}: {advice}")
+}
+
 fn fallback(intact: Option<Round>) -> String {
     match intact {
         Some(round) => format!(
@@ -130,10 +164,7 @@ impl CommitRecord {
     /// Whether it is what is due under this name as the record of this round.
     fn check(&self, name: &str, round: Round) -> Result<(), String> {
         if self.format != FORMAT {
-            return Err(format!(
-                "format {}, this version reads {FORMAT}",
-                self.format
-            ));
+            return Err(other_format(self.format));
         }
         if name != format!("{round:06}.json") || self.record.round != round {
             return Err(format!(
@@ -242,15 +273,15 @@ impl Checkpoint {
         &self,
         cx: &mut Cx<Self>,
         bytes: usize,
-        reply: Reply<R>,
-        job: impl FnOnce(&Store) -> R + Send + 'static,
+        reply: Reply<Result<R, CheckpointError>>,
+        job: impl FnOnce(&Store) -> Result<R, CheckpointError> + Send + 'static,
         after: impl FnOnce(&Store) + Send + 'static,
     ) {
         let (store, env) = (self.store.clone(), self.stage.env.clone());
         let bytes = Work::Bytes(bytes as u64);
         let job = work(env.as_ref(), bytes, {
             let store = store.clone();
-            move || job(&store)
+            move || job(&store).map_err(|error| error.located(store.files.as_ref()))
         });
         let answered = async move {
             if let Ok(result) = job.await {

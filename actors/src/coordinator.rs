@@ -21,8 +21,7 @@ use tombolo_core::ids::{DomainId, NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome as Step};
 use tombolo_core::membership::{Membership, NotLifted};
 use tombolo_core::plan::Durability;
-use tombolo_core::tensor::{Hash, Layout};
-use tombolo_core::text::clip;
+use tombolo_core::tensor::Layout;
 use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trainer;
 use tombolo_core::view::View;
@@ -461,7 +460,7 @@ impl Coordinator {
                 coordinator.catch_up(found.committed.as_ref());
                 coordinator.prepare(cx, found);
             }
-            Err(reason) => coordinator.fail(reason),
+            Err(reason) => coordinator.fail(cx, reason),
         });
     }
 
@@ -491,7 +490,7 @@ impl Coordinator {
                 let ready = ready.unwrap_or_else(|panicked| Err(panicked.to_string()));
                 let (bench, model, mut committed) = match ready {
                     Ok(ready) => ready,
-                    Err(reason) => return coordinator.fail(reason),
+                    Err(reason) => return coordinator.fail(cx, reason),
                 };
                 committed.view = view;
                 coordinator.tally = committed.tally;
@@ -508,20 +507,11 @@ impl Coordinator {
         );
     }
 
-    fn fail(&self, reason: String) {
-        self.setup
-            .stage
-            .report(Event::Finished(tombolo_core::event::Finished {
-                rounds: 0,
-                committed: 0,
-                degraded: 0,
-                aborted: 0,
-                accuracy: 0.0,
-                loss: 0.0,
-                model_hash: Hash::default(),
-                reason: clip(reason),
-                wall_s: 0.0,
-            }));
+    /// There is nothing to begin from. Who comes is sent away, so that nobody waits for rounds.
+    fn fail(&mut self, cx: &mut Cx<Self>, reason: String) {
+        self.step(cx, Some(machine::Message::Fail(reason)));
+        let started = node::Message::CoordinatorStarted;
+        self.setup.node.deliver(started);
     }
 }
 

@@ -27,7 +27,7 @@ use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::view::Seen;
 use tombolo_fabric::Device;
 
-/// Makes the rule; called once for each life of the aggregator's actor, on its arbiter.
+/// Makes the rule; called once for each life of the aggregator's actor, on its arbiter, where a user's own actor starts, too.
 pub type RuleFactory = Arc<dyn Fn() -> Rule + Send + Sync>;
 
 /// What a node brings along.
@@ -317,7 +317,7 @@ impl Crew {
         let (mut coordinator, mut aggregate) = (None, None);
         if me == plan.coordinator {
             let env = stage.env.clone();
-            let rule_actor = supervise(&stage, class, me.as_str(), move |_| {
+            let rule_actor = supervise(&stage, Class::Rule, me.as_str(), move |_| {
                 Aggregate::new(env.clone(), rule())
             });
             let setup = coordinator::Setup {

@@ -28,6 +28,8 @@ pub enum Class {
     Network,
     /// Links, the coordinator and what talks across the WAN.
     Gateway,
+    /// A user's own rule, on a thread of its own: its code may block.
+    Rule,
     /// Everything else.
     Node,
 }
@@ -120,6 +122,11 @@ pub struct OffloadPanicked(pub String);
 ///
 /// Every change is durable once it is answered. One that failed, or during which the process ended, has happened or not, as a whole.
 pub trait Files: Send + Sync {
+    /// Where people find a path, for messages.
+    fn locate(&self, path: &str) -> String {
+        path.to_owned()
+    }
+
     /// The whole file.
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
 

@@ -39,6 +39,8 @@ pub use resume::{Noted, Resumed, Weighing};
 pub enum Message {
     /// The last committed state was loaded (or made): rounds may begin, or the one that was interrupted goes on.
     Start(Committed, Option<Resumed>),
+    /// There is no state to begin from, and why: the run is over before its first round.
+    Fail(String),
     /// A gateway, or a successor of one, can be reached.
     Up(NodeId),
     /// What the watch over a gateway, or over a successor of one, found.
@@ -466,7 +468,7 @@ impl Coordinator {
             }
         }
         let Some(committed) = &self.committed else {
-            return;
+            return self.send_away(cx, domain);
         };
         let asked = self.current.as_ref().is_some_and(|current| {
             current.cohort.iter().any(|node| node.domain() == domain) && self.ending.is_none()
@@ -533,6 +535,7 @@ impl Coordinator {
             return self.abort(cx, format!("its weights could not be noted: {reason}"));
         }
         current.phase = Phase::Contributions;
+        current.close_by = current.deadline + self.plan.round.close_limit;
         for weight in current.weights.iter().filter(|weight| weight.clip < 1.0) {
             cx.report(Event::UpdateClipped {
                 round,
@@ -726,6 +729,7 @@ impl Machine for Coordinator {
                 let reached: Vec<NodeId> = self.reached().cloned().collect();
                 reached.into_iter().for_each(|node| self.on_up(cx, node));
             }
+            Message::Fail(reason) => self.on_fail(cx, reason),
             Message::Up(node) => self.on_up(cx, node),
             Message::Watched(node, word) => self.on_watched(cx, node, word),
             Message::Viewed(epoch, result) => self.on_viewed(cx, epoch, result),

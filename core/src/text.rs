@@ -1,6 +1,7 @@
 //! Texts of others: of a user's trainer or rule, of a panic, of a library. They come in any length; what goes on from here is bounded, so
-//! that no text makes a message, an event or a report too long.
+//! that no text makes a message, an event or a report too long. And they may hold what a terminal obeys; what people see is spelled out.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 
@@ -28,6 +29,36 @@ pub fn clip_to(text: impl Into<String>, bytes_max: usize) -> String {
         text.shrink_to_fit();
     }
     text
+}
+
+/// Whether a character does something to a terminal, or to the order of what is read, instead of being seen.
+pub fn is_hidden(character: char) -> bool {
+    let directs = matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    character.is_control() || directs
+}
+
+/// A text in which everything can be seen, on one line: what is hidden is spelled out as in Rust's source, `\u{1b}` or `\n`.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    spelled_out(text, is_hidden)
+}
+
+/// As [`visible`], of a text of ours with line breaks and tabs.
+pub fn visible_lines(text: &str) -> Cow<'_, str> {
+    spelled_out(text, |c| is_hidden(c) && !matches!(c, '\n' | '\t'))
+}
+
+fn spelled_out(text: &str, hidden: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&hidden) {
+        return Cow::Borrowed(text);
+    }
+    let mut seen = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        match hidden(character) {
+            true => seen.extend(character.escape_default()),
+            false => seen.push(character),
+        }
+    }
+    Cow::Owned(seen)
 }
 
 /// A text of at most [`TEXT_BYTES_MAX`] bytes: whatever it is made from, or decoded from, is cut.
@@ -83,6 +114,19 @@ mod tests {
             let kept = cut.strip_suffix(ELLIPSIS).unwrap();
             assert!(long.starts_with(kept));
         }
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_spelled_out() {
+        let hostile = "a\u{1b}[2J\u{0}\u{9b}b\u{7f}\r\n\tc\u{202e}d\u{200b}é🏝";
+        let seen = visible(hostile);
+        assert_eq!(
+            seen,
+            "a\\u{1b}[2J\\u{0}\\u{9b}b\\u{7f}\\r\\n\\tc\\u{202e}d\\u{200b}é🏝"
+        );
+        assert!(!visible_lines(hostile).contains('\u{1b}'));
+        assert_eq!(visible_lines("a\n\tb\rc"), "a\n\tb\\rc");
+        assert!(matches!(visible("plain"), Cow::Borrowed("plain")));
     }
 
     #[test]

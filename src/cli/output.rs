@@ -11,6 +11,7 @@ use tombolo::FederationError;
 use tombolo::federation::{DEPARTED, Ledger, NOT_DRAINED, StateError, named, state_word};
 use tombolo::identity::show::span;
 use tombolo_core::event::{Event, Finished, RoundRecord, Wait};
+use tombolo_core::text::{is_hidden, visible};
 
 /// How often the bar moves while nothing happens.
 const TICK: Duration = Duration::from_millis(125);
@@ -113,20 +114,16 @@ impl Display {
                 self.reports += 1;
                 self.bar.set_message(self.message());
             }
-            Event::LinkRefused { node, peer, reason } => {
-                self.note(&format!("{node} cannot talk to {peer}: {reason}"));
-            }
-            Event::PeerLost { peer, .. } => self.note(&format!("{peer} gives no sign of life")),
-            Event::UpdateRefused { node, reason, .. } => {
-                self.note(&format!("the update of {node} was refused: {reason}"))
-            }
-            Event::TrainingFailed { node, reason, .. } => {
-                self.note(&format!("training failed on {node}: {reason}"))
-            }
-            Event::ActorRestarted {
-                actor, key, reason, ..
-            } => self.note(&format!("{actor} of {key} was rebuilt: {reason}")),
-            _ => {}
+            event => self.on_trouble(event),
+        }
+    }
+
+    /// Says which node failed, and why: a line for people, or the event itself. Behind the last word there is nothing more to say in JSON.
+    fn on_trouble(&self, event: &Event) {
+        match trouble(event) {
+            Some(_) if self.format == Format::Json && !self.ended => print_line(event),
+            Some(text) => self.note(&text),
+            None => {}
         }
     }
 
@@ -140,7 +137,7 @@ impl Display {
     /// Says something between the bars; in JSON the events speak for themselves.
     pub fn note(&self, text: &str) {
         if self.format == Format::Text {
-            self.bar.suspend(|| complain!("{text}"));
+            self.bar.suspend(|| complain!("{}", visible(text)));
         }
     }
 
@@ -182,7 +179,7 @@ impl Display {
             let why = if record.reason.is_empty() {
                 String::new()
             } else {
-                format!(" ({})", record.reason)
+                format!(" ({})", visible(&record.reason))
             };
             say!(
                 "round {:>3} {}{why}: accuracy {:.4}, loss {:.4}, {}{late}",
@@ -297,6 +294,36 @@ pub fn waits(wait: &Wait) -> String {
     )
 }
 
+/// What an event says of a node, a domain or an actor that failed; `None` if it says nothing of that sort.
+pub fn trouble(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::LinkRefused { node, peer, reason } => {
+            format!("{node} cannot talk to {peer}: {reason}")
+        }
+        Event::PeerLost { peer, .. } => format!("{peer} gives no sign of life"),
+        Event::NodeEvicted { node, .. } => format!("{node} is out until its cool-down is over"),
+        Event::DomainDropped { domain, reason, .. } => {
+            format!("domain {domain} is out: {reason}")
+        }
+        Event::Stalled { domain, chain, .. } => {
+            format!("work stands still in domain {domain}: {}", chain.join(", "))
+        }
+        Event::UpdateRefused { node, reason, .. } => {
+            format!("the update of {node} was refused: {reason}")
+        }
+        Event::TrainingFailed { node, reason, .. } => {
+            format!("training failed on {node}: {reason}")
+        }
+        Event::ActorRestarted {
+            actor, key, reason, ..
+        } => format!("{actor} of {key} was rebuilt: {reason}"),
+        Event::ActorGivenUp {
+            actor, key, reason, ..
+        } => format!("{actor} of {key} failed too often and stays down: {reason}"),
+        _ => return None,
+    })
+}
+
 /// Bytes for people.
 pub fn bytes(count: u64) -> String {
     indicatif::HumanBytes(count).to_string()
@@ -305,11 +332,28 @@ pub fn bytes(count: u64) -> String {
 /// Prints one object on a line of its own, at once.
 pub fn print_line(value: &impl serde::Serialize) {
     if let Ok(line) = serde_json::to_string(value) {
-        let mut out = std::io::stdout().lock();
-        // A reader that went away is not our failure.
-        let _ = writeln!(out, "{line}");
-        let _ = out.flush();
+        print_json(&line);
     }
+}
+
+/// Prints lines of JSON, at once. JSON allows raw what a terminal obeys, C1 codes for instance; inside its texts all of it can be escaped.
+fn print_json(lines: &str) {
+    let mut out = std::io::stdout().lock();
+    let mut escaped = String::with_capacity(lines.len() + 1);
+    for character in lines.chars() {
+        if is_hidden(character) && character != '\n' {
+            let mut units = [0; 2];
+            for unit in character.encode_utf16(&mut units) {
+                escaped.push_str(&format!("\\u{unit:04x}"));
+            }
+        } else {
+            escaped.push(character);
+        }
+    }
+    escaped.push('\n');
+    // A reader that went away is not our failure.
+    let _ = out.write_all(escaped.as_bytes());
+    let _ = out.flush();
 }
 
 /// Shows why a command could not start.
@@ -317,8 +361,12 @@ pub fn refuse(common: &Common, error: FederationError) -> Exit {
     let exit = match &error {
         FederationError::Topology(diagnosis) => {
             match common.format {
-                Format::Json => say!("{}", diagnosis.to_json_lines().trim_end()),
-                Format::Text => complain(&diagnosis.to_terminal_text()),
+                Format::Json => print_json(diagnosis.to_json_lines().trim_end()),
+                Format::Text => {
+                    // It has colours, and everything else in it is visible.
+                    let text = diagnosis.to_terminal_text();
+                    let _ = writeln!(std::io::stderr().lock(), "error: {text}");
+                }
             }
             return Exit::Usage;
         }
@@ -340,7 +388,7 @@ pub fn fail(common: &Common, message: &str) {
 
 /// Prints an error on standard error only: behind the last line of JSON.
 pub fn complain(message: &str) {
-    complain!("error: {message}");
+    complain!("error: {}", visible(message));
 }
 
 /// The exit code of a run whose last word has been printed.
@@ -378,7 +426,8 @@ pub fn judge(finished: &Finished) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tombolo_core::event::RoundState;
+    use tombolo_core::event::{Objection, RoundState};
+    use tombolo_core::ids::NodeId;
 
     /// A display that misses events for a while shows each round once all the same.
     #[test]
@@ -412,5 +461,55 @@ mod tests {
         display.catch_up(&ledger);
         let shown: Vec<_> = display.rows.iter().map(|record| record.round).collect();
         assert_eq!(shown, [1, 2, 3, 4]);
+    }
+
+    /// flower#1400: whatever failed is told with its cause; what went well is no trouble.
+    #[test]
+    fn every_sort_of_failure_is_told_with_its_cause() {
+        let (node, peer): (NodeId, NodeId) = ("hq/a".parse().unwrap(), "hq/b".parse().unwrap());
+        let (round, reason) = (3, "the cause".to_owned());
+        let (actor, key) = ("Link".to_owned(), "hq/a hq/b".to_owned());
+        let failures = [
+            Event::TrainingFailed {
+                node: node.clone(),
+                round,
+                reason: reason.clone(),
+            },
+            Event::UpdateRefused {
+                why: Objection::NotFinite,
+                node: node.clone(),
+                round,
+                reason: reason.clone(),
+            },
+            Event::LinkRefused {
+                node: node.clone(),
+                peer: peer.clone(),
+                reason: reason.clone(),
+            },
+            Event::DomainDropped {
+                domain: "hq".parse().unwrap(),
+                round,
+                reason: reason.clone(),
+            },
+            Event::ActorRestarted {
+                actor: actor.clone(),
+                key: key.clone(),
+                reason: reason.clone(),
+                restarts: 1,
+            },
+            Event::ActorGivenUp {
+                actor,
+                key,
+                reason,
+                restarts: 16,
+            },
+        ];
+        for event in failures {
+            let told = trouble(&event).unwrap();
+            assert!(told.contains("the cause") && told.contains("hq"), "{told}");
+        }
+        let lost = Event::PeerLost { node, peer };
+        assert!(trouble(&lost).unwrap().contains("hq/b"));
+        assert_eq!(trouble(&Event::QuorumReached { round }), None);
     }
 }

@@ -7,17 +7,19 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
+use std::pin::Pin;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Sleep;
 
-use super::output::{Display, complain, fail, print_line, refuse};
+use super::output::{Display, complain, fail, print_line, refuse, trouble};
 use super::signals::Signals;
 use super::{Common, Exit, Format};
 use tombolo::federation::Interrupt;
@@ -27,6 +29,13 @@ use tombolo_core::ids::NodeId;
 
 /// How long nodes may take to leave once the coordinator's process has ended, before they are told to; and again, before they are killed.
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long the coordinator's process may take, once it was told to end, beyond what closing a round may take: it has limits of its own,
+/// which end first.
+const STOP_LIMIT: Duration = Duration::from_secs(8);
+
+/// Lines of children that may wait to be shown; beyond them a child waits.
+const LINES_MAX: usize = 1024;
 
 /// Signals that may wait for the task that owns a process: more than are ever sent to one.
 const SIGNALS_MAX: usize = 16;
@@ -54,14 +63,19 @@ struct Family<'a> {
     /// By node: hands signals to the task that owns the process.
     children: Vec<(NodeId, mpsc::Sender<Signal>)>,
     exits: JoinSet<(NodeId, io::Result<ExitStatus>)>,
-    /// Hand the topology to the children; end with them.
-    feeds: JoinSet<()>,
-    lines: Option<Lines<BufReader<ChildStdout>>>,
+    /// Hand the topology to the children and take what they say; end with them.
+    pipes: JoinSet<()>,
+    lines: mpsc::Receiver<Line>,
+    /// How long the coordinator may take to end.
+    stop_limit: Duration,
 }
+
+/// A line of a child: whether it is the coordinator's, and what it says.
+type Line = (bool, String);
 
 /// Why the loop goes on.
 enum Next {
-    Line(io::Result<Option<String>>),
+    Line(Option<Line>),
     Exit(NodeId, io::Result<ExitStatus>),
     Stop(Interrupt),
     Impatient,
@@ -82,6 +96,7 @@ impl<'a> Family<'a> {
             Some(_) => (Path::new("/dev/stdin"), Stdio::piped),
             None => (file, Stdio::null),
         };
+        let (sender, lines) = mpsc::channel(LINES_MAX);
         let mut family = Family {
             common,
             coordinator: plan.coordinator.clone(),
@@ -89,8 +104,9 @@ impl<'a> Family<'a> {
             finished: None,
             children: Vec::new(),
             exits: JoinSet::new(),
-            feeds: JoinSet::new(),
-            lines: None,
+            pipes: JoinSet::new(),
+            lines,
+            stop_limit: plan.round.close_limit + STOP_LIMIT,
         };
         for node in plan.nodes() {
             let mut command = Command::new(&program);
@@ -100,16 +116,14 @@ impl<'a> Family<'a> {
                 .arg(std::process::id().to_string())
                 .arg(option("--state", &plan.checkpoint.folder))
                 .stdin(stdin())
-                .stdout(Stdio::null())
+                .stdout(Stdio::piped())
                 .stderr(Stdio::inherit())
                 .kill_on_drop(true)
                 // A terminal's Ctrl-C reaches the parent only, which hands it on.
                 .process_group(0);
-            if node.id == plan.coordinator {
-                command.stdout(Stdio::piped());
-                if resume {
-                    command.arg("--resume");
-                }
+            let coordinates = node.id == plan.coordinator;
+            if coordinates && resume {
+                command.arg("--resume");
             }
             let mut child = command.arg("--").arg(file).spawn().map_err(|error| {
                 let program = program.display();
@@ -119,10 +133,10 @@ impl<'a> Family<'a> {
                 )
             })?;
             if let Some(out) = child.stdout.take() {
-                family.lines = Some(BufReader::new(out).lines());
+                family.pipes.spawn(listen(out, coordinates, sender.clone()));
             }
             if let (Some(pipe), Some(text)) = (child.stdin.take(), &piped) {
-                family.feeds.spawn(feed(pipe, text.clone()));
+                family.pipes.spawn(feed(pipe, text.clone()));
             }
             let (sender, signals) = mpsc::channel(SIGNALS_MAX);
             family.exits.spawn(own(node.id.clone(), child, signals));
@@ -135,19 +149,21 @@ impl<'a> Family<'a> {
         let mut interrupt = None;
         let mut last: Option<Exit> = None;
         let mut patience = [Signal::TERM, Signal::KILL].into_iter();
-        while !self.exits.is_empty() || self.lines.is_some() {
+        let mut alarm: Option<Pin<Box<Sleep>>> = None;
+        let mut silent = false;
+        while !self.exits.is_empty() || !silent {
             let next = {
                 let (lines, exits) = (&mut self.lines, &mut self.exits);
                 let hurry = async {
-                    match last {
-                        Some(_) => tokio::time::sleep(LEAVE_LIMIT).await,
+                    match &mut alarm {
+                        Some(alarm) => alarm.await,
                         None => std::future::pending().await,
                     }
                 };
                 let line = async {
-                    match lines {
-                        Some(lines) => lines.next_line().await,
-                        None => std::future::pending().await,
+                    match silent {
+                        true => std::future::pending().await,
+                        false => lines.recv().await,
                     }
                 };
                 let exit = async {
@@ -169,10 +185,12 @@ impl<'a> Family<'a> {
                 }
             };
             match next {
-                Next::Line(Ok(Some(line))) => self.on_line(&line),
-                Next::Line(_) => self.lines = None,
+                Next::Line(Some((true, line))) => self.on_line(&line),
+                Next::Line(Some((false, line))) => self.on_trouble(&line),
+                Next::Line(None) => silent = true,
                 Next::Exit(node, status) if node == self.coordinator => {
                     last = Some(self.judge(&node, &status, interrupt));
+                    alarm = Some(Box::pin(tokio::time::sleep(LEAVE_LIMIT)));
                 }
                 Next::Exit(node, status) => {
                     let over = last.is_some() || interrupt.is_some() || self.display.has_ended();
@@ -187,10 +205,13 @@ impl<'a> Family<'a> {
                     };
                     let coordinator = self.coordinator.clone();
                     self.tell(signal, |node| *node == coordinator || last.is_some());
+                    // A process that was stopped, or hangs, does not even end when it is told to.
+                    alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.stop_limit)));
                 }
                 Next::Impatient => {
                     let signal = patience.next().unwrap_or(Signal::KILL);
                     self.tell(signal, |_| true);
+                    alarm = Some(Box::pin(tokio::time::sleep(LEAVE_LIMIT)));
                 }
             }
         }
@@ -223,6 +244,15 @@ impl<'a> Family<'a> {
                 }
             }
             Err(_) => {}
+        }
+    }
+
+    /// Of the other nodes only what goes wrong is told; how the rounds go the coordinator knows.
+    fn on_trouble(&mut self, line: &str) {
+        if let Ok(event) = serde_json::from_str::<Event>(line)
+            && trouble(&event).is_some()
+        {
+            self.display.on_event(&event);
         }
     }
 
@@ -288,6 +318,16 @@ async fn own(
                     tracing::warn!(%node, %error, "a signal was not delivered");
                 }
             }
+        }
+    }
+}
+
+/// Passes on what a child says. What it cannot pass on nobody waits for any more.
+async fn listen(out: ChildStdout, coordinates: bool, lines: mpsc::Sender<Line>) {
+    let mut said = BufReader::new(out).lines();
+    while let Ok(Some(line)) = said.next_line().await {
+        if lines.send((coordinates, line)).await.is_err() {
+            return;
         }
     }
 }

@@ -75,8 +75,9 @@ pub async fn follow(
     everything: bool,
 ) -> Exit {
     let hosts_coordinator = running.hosts_coordinator();
+    // Of the rounds only the coordinator's process tells; what goes wrong everyone does.
     let mut display = Display::new(common.format, rounds)
-        .everything(everything)
+        .everything(everything && hosts_coordinator)
         .member(!hosts_coordinator);
     let (mut events, ledger) = (running.events(), running.ledger());
     let nodes: Vec<_> = running.nodes().cloned().collect();
@@ -103,8 +104,9 @@ pub async fn follow(
             Err(TryRecvError::Empty | TryRecvError::Closed) => break,
         }
     }
-    let report = match result {
-        Ok(report) => report,
+    let (report, unwritten) = match result {
+        Ok(report) => (report, None),
+        Err(FederationError::Report { report, error }) => (*report, Some(error)),
         Err(error) if display.has_ended() => {
             complain(&error.to_string());
             return Exit::Failed;
@@ -127,5 +129,17 @@ pub async fn follow(
     } else {
         display.finish(&report.finished);
     }
-    judge(&report.finished)
+    let exit = judge(&report.finished);
+    match unwritten {
+        None => exit,
+        Some(error) => {
+            complain(&error.to_string());
+            // How the run itself ended says more, unless it ended well.
+            if exit == Exit::Done {
+                Exit::Failed
+            } else {
+                exit
+            }
+        }
+    }
 }

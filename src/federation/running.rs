@@ -127,7 +127,7 @@ impl Running {
     /// Follows the run to its end.
     ///
     /// # Errors
-    /// The report could not be written.
+    /// The report could not be written; it is in the error.
     pub async fn run(self) -> Result<Report, FederationError> {
         self.run_until(std::future::pending()).await
     }
@@ -135,7 +135,7 @@ impl Running {
     /// Follows the run to its end, or until `interrupt` happens; then ends it.
     ///
     /// # Errors
-    /// The report could not be written.
+    /// The report could not be written; it is in the error.
     pub async fn run_until(
         mut self,
         interrupt: impl Future<Output = Interrupt>,
@@ -202,7 +202,10 @@ impl Running {
             rounds,
             objections,
         };
+        let began = report.finished.rounds > 0 || report.finished.reason.is_empty();
         let patience = match (stopping, hosts_coordinator) {
+            // Whoever is not there yet has nothing to lose.
+            (None, true) if !began => INTERRUPTED_LIMIT,
             (None, _) => LEAVE_LIMIT,
             (Some(_), true) => INTERRUPTED_LIMIT,
             // Nobody is going to send this node away.
@@ -212,14 +215,18 @@ impl Running {
             // Its threads cannot be joined; they end with the process.
             std::mem::forget(self.world);
         }
-        // A run that could not begin leaves the report of the one before.
-        if let Some(state) = self.state.as_ref().filter(|_| report.finished.rounds > 0) {
-            state.write_report(&report)?;
-        }
         if let Some(recorder) = self.recorder.take() {
             recorder.close();
         }
-        Ok(report)
+        // A run that could not begin leaves the report of the one before.
+        let state = self.state.as_ref().filter(|_| report.finished.rounds > 0);
+        match state.map_or(Ok(()), |state| state.write_report(&report)) {
+            Ok(()) => Ok(report),
+            Err(error) => Err(FederationError::Report {
+                report: Box::new(report),
+                error,
+            }),
+        }
     }
 
     /// Ends every node; false if one could not be ended in time.

@@ -8,14 +8,22 @@ use serde::{Deserialize, Serialize};
 
 use super::Report;
 use crate::bounded::{self, ReadError};
+use crate::topology::SharedKeys;
 use tombolo_core::tensor::Hash;
+use tombolo_core::text::clip_to;
 
 const RUN: &str = "run.json";
 const LOCK: &str = "run.lock";
 const FORMAT: u32 = 1;
 
-/// The largest `run.json`: far above what is written.
-const RUN_BYTES_MAX: usize = 1 << 20;
+/// The largest `run.json`: every key of the largest topology, several times over.
+const RUN_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes of another version's name that are shown.
+const VERSION_BYTES_MAX: usize = 32;
+
+/// Keys that differ shown at most.
+const KEYS_SHOWN_MAX: usize = 8;
 
 /// A state folder that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,16 +37,29 @@ pub enum StateError {
     Occupied(PathBuf),
     /// It is about something else.
     #[error(
-        "the state folder {} holds a run of another configuration ({found}, this one is {expected}); give --state another folder",
+        "the state folder {} holds a run of another configuration; the topology differs in {differences}; give the file of that run, or --state another folder",
         folder.display()
     )]
     OtherRun {
         /// Which.
         folder: PathBuf,
-        /// Ours.
-        expected: Hash,
-        /// Theirs.
-        found: Hash,
+        /// The keys that differ.
+        differences: String,
+    },
+    /// Another version of the program wrote it.
+    #[error(
+        "the state folder {} was begun by tombolo {by} in format {found}, this is tombolo {}, which reads format {FORMAT}; {}",
+        folder.display(),
+        env!("CARGO_PKG_VERSION"),
+        if *found > FORMAT { "upgrade this program" } else { "go on with that version, or give --state another folder" }
+    )]
+    OtherFormat {
+        /// Which.
+        folder: PathBuf,
+        /// Version of the program that began it.
+        by: String,
+        /// Its format.
+        found: u32,
     },
     /// The file system said no.
     #[error("cannot {action} {}: {reason}", path.display())]
@@ -63,6 +84,16 @@ pub struct Run {
     pub configuration: Hash,
     /// Version of the program that began it.
     pub version: String,
+    /// What the hash is made of, so that a difference can be named.
+    #[serde(default)]
+    pub keys: SharedKeys,
+}
+
+/// What every format of `run.json` says, and nothing else that may differ.
+#[derive(Deserialize)]
+struct Origin {
+    format: u32,
+    version: String,
 }
 
 /// A state folder that this process uses alone.
@@ -77,14 +108,15 @@ impl StateFolder {
     ///
     /// # Errors
     /// Another process has it, it holds a run and `resume` is not set, or that run has another configuration.
-    pub fn open(folder: &Path, configuration: Hash, resume: bool) -> Result<Self, StateError> {
-        let (folder, lock, found) = take(folder, configuration, resume)?;
+    pub fn open(folder: &Path, keys: &SharedKeys, resume: bool) -> Result<Self, StateError> {
+        let (folder, lock, found) = take(folder, keys, resume)?;
         if found.is_none() {
             let run = Run {
                 format: FORMAT,
                 run: random_uuid(),
-                configuration,
+                configuration: keys.hash(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
+                keys: keys.clone(),
             };
             let bytes = serde_json::to_vec_pretty(&run).expect("plain data");
             let path = folder.join(RUN);
@@ -100,8 +132,8 @@ impl StateFolder {
     ///
     /// # Errors
     /// As there.
-    pub fn check(folder: &Path, configuration: Hash, resume: bool) -> Result<(), StateError> {
-        take(folder, configuration, resume).map(drop)
+    pub fn check(folder: &Path, keys: &SharedKeys, resume: bool) -> Result<(), StateError> {
+        take(folder, keys, resume).map(drop)
     }
 
     /// Writes `report.json`.
@@ -131,7 +163,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateE
 /// The folder's full path, its lock, and the run in it, if that run may be gone on with.
 fn take(
     folder: &Path,
-    configuration: Hash,
+    keys: &SharedKeys,
     resume: bool,
 ) -> Result<(PathBuf, File, Option<Run>), StateError> {
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
@@ -148,36 +180,67 @@ fn take(
         Err(TryLockError::WouldBlock) => return Err(StateError::InUse(folder)),
         Err(TryLockError::Error(error)) => return Err(failed("lock", &lock_path)(error)),
     }
-    let path = folder.join(RUN);
-    let run: Run = match bounded::read(&path, RUN_BYTES_MAX) {
-        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| StateError::Files {
-            action: "understand",
-            path: path.clone(),
-            reason: error.to_string(),
-        })?,
-        Err(ReadError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok((folder, lock, None));
-        }
-        Err(ReadError::Io(error)) => return Err(failed("read", &path)(error)),
-        Err(error) => {
-            return Err(StateError::Files {
-                action: "read",
-                path,
-                reason: format!("it {error}"),
-            });
-        }
+    let Some(bytes) = read_run(&folder)? else {
+        return Ok((folder, lock, None));
     };
     if !resume {
         return Err(StateError::Occupied(folder));
     }
-    if run.configuration != configuration {
+    let run = understood(&folder, &bytes)?;
+    if run.configuration != keys.hash() {
+        let differences = differences(&run.keys, keys);
         return Err(StateError::OtherRun {
             folder,
-            expected: configuration,
-            found: run.configuration,
+            differences,
         });
     }
     Ok((folder, lock, Some(run)))
+}
+
+/// The bytes of `run.json`, if there is one.
+fn read_run(folder: &Path) -> Result<Option<Vec<u8>>, StateError> {
+    let path = folder.join(RUN);
+    match bounded::read(&path, RUN_BYTES_MAX) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(ReadError::Io(error)) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(ReadError::Io(error)) => Err(failed("read", &path)(error)),
+        Err(error) => Err(StateError::Files {
+            action: "read",
+            path,
+            reason: format!("it {error}"),
+        }),
+    }
+}
+
+/// What `run.json` says, if this version can read it.
+fn understood(folder: &Path, bytes: &[u8]) -> Result<Run, StateError> {
+    let unclear = |error: serde_json::Error| StateError::Files {
+        action: "understand",
+        path: folder.join(RUN),
+        reason: format!("{error}; restore it from a copy, or give --state another folder"),
+    };
+    let origin: Origin = serde_json::from_slice(bytes).map_err(unclear)?;
+    if origin.format != FORMAT {
+        return Err(StateError::OtherFormat {
+            folder: folder.to_owned(),
+            by: clip_to(origin.version, VERSION_BYTES_MAX),
+            found: origin.format,
+        });
+    }
+    serde_json::from_slice(bytes).map_err(unclear)
+}
+
+/// The first few keys that differ, for a message that stays short.
+fn differences(theirs: &SharedKeys, ours: &SharedKeys) -> String {
+    if *theirs == SharedKeys::default() {
+        return format!("something that its {RUN} does not tell");
+    }
+    let keys = theirs.differences(ours);
+    let (shown, more) = keys.split_at(keys.len().min(KEYS_SHOWN_MAX));
+    match more.len() {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more keys", shown.join(", ")),
+    }
 }
 
 fn random_uuid() -> uuid::Uuid {

@@ -16,6 +16,11 @@ pub enum Kind {
 /// Each call either happens or fails; its error names the path. After a power cut there is of each file what was there when it was last
 /// synchronized, or anything in between, and of each folder's names likewise.
 pub trait Disk: Send + Sync {
+    /// Where people find a path, for messages.
+    fn locate(&self, path: &str) -> String {
+        path.to_owned()
+    }
+
     /// The whole file.
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
 

@@ -12,6 +12,7 @@ use miette::{
     NamedSource, ReportHandler, SourceCode,
 };
 use serde_json::json;
+use tombolo_core::text::{is_hidden, visible};
 
 /// Mistakes told at most; whoever has more learns nothing from the next one.
 const MISTAKES_MAX: usize = 100;
@@ -65,6 +66,20 @@ impl Mistake {
     pub(super) fn also(mut self, span: &Range<usize>, label: impl Into<String>) -> Self {
         self.also = Some((span.clone(), label.into()));
         self
+    }
+
+    fn spans_mut(&mut self) -> impl Iterator<Item = &mut Range<usize>> {
+        let also = self.also.as_mut().map(|(span, _)| span);
+        self.span.iter_mut().chain(also)
+    }
+
+    /// Makes everything in its words visible: they may repeat what the file says.
+    fn spell_out(&mut self) {
+        let also = self.also.as_mut().map(|(_, label)| label);
+        let words = [&mut self.message, &mut self.label].into_iter();
+        for text in words.chain(self.help.as_mut()).chain(also) {
+            *text = visible(text).into_owned();
+        }
     }
 
     /// The first byte it points at.
@@ -156,13 +171,10 @@ impl Diagnosis {
         mistakes.shorten();
         let (mut mistakes, untold) = (mistakes.kept, mistakes.dropped);
         let lines = Lines::new(text);
-        for mistake in &mut mistakes {
-            let spans = mistake.span.iter_mut();
-            for span in spans.chain(mistake.also.as_mut().map(|(span, _)| span)) {
-                *span = printable(span, text);
-            }
-        }
-        let source = Arc::new(NamedSource::new(name, text.to_owned()));
+        let spans = mistakes.iter_mut().flat_map(Mistake::spans_mut);
+        spans.for_each(|span| *span = printable(span, text));
+        let source = Source::new(text);
+        let name = visible(name).into_owned();
         let told = |mistake: &Mistake| {
             let place = mistake.start().map(|start| lines.place(text, start));
             let (line, column) = place.unwrap_or((0, 0));
@@ -173,18 +185,31 @@ impl Diagnosis {
                 help: mistake.help.clone().unwrap_or_default(),
             }
         };
+        let told: Vec<Told> = mistakes
+            .iter_mut()
+            .map(|mistake| {
+                mistake.spell_out();
+                told(mistake)
+            })
+            .collect();
+        let shown = Arc::new(NamedSource::new(&name, source.text.clone()));
+        let part = |mut mistake: Mistake| {
+            let place = mistake.start().map(|start| lines.place(text, start));
+            let shows = mistake.start().is_some_and(|start| lines.are_short(start));
+            mistake
+                .spans_mut()
+                .for_each(|span| *span = source.moved(span));
+            Part {
+                place,
+                shows,
+                mistake,
+                source: shown.clone(),
+            }
+        };
         Diagnosis {
-            name: name.to_owned(),
-            mistakes: mistakes.iter().map(told).collect(),
-            parts: mistakes
-                .into_iter()
-                .map(|mistake| Part {
-                    place: mistake.start().map(|start| lines.place(text, start)),
-                    shows: mistake.start().is_some_and(|start| lines.are_short(start)),
-                    mistake,
-                    source: source.clone(),
-                })
-                .collect(),
+            mistakes: told,
+            parts: mistakes.into_iter().map(part).collect(),
+            name,
             untold,
             unread: None,
         }
@@ -359,6 +384,43 @@ fn printable(span: &Range<usize>, text: &str) -> Range<usize> {
     start..end
 }
 
+/// The text of a file with everything in it visible, and where its bytes have gone.
+struct Source {
+    text: String,
+    /// Of each character that was spelled out: where it ended in the file, and by how much the text has grown up to there.
+    grown: Vec<(usize, usize)>,
+}
+
+impl Source {
+    fn new(given: &str) -> Self {
+        let mut source = Source {
+            text: String::with_capacity(given.len()),
+            grown: Vec::new(),
+        };
+        let mut characters = given.char_indices().peekable();
+        while let Some((at, character)) = characters.next() {
+            let ends_line =
+                character == '\r' && characters.peek().is_some_and(|next| next.1 == '\n');
+            if ends_line || !is_hidden(character) || matches!(character, '\n' | '\t') {
+                source.text.push(character);
+                continue;
+            }
+            source.text.extend(character.escape_default());
+            let end = at + character.len_utf8();
+            source.grown.push((end, source.text.len() - end));
+        }
+        source
+    }
+
+    fn moved(&self, span: &Range<usize>) -> Range<usize> {
+        let place = |at: usize| {
+            let before = self.grown.partition_point(|(end, _)| *end <= at);
+            at + before.checked_sub(1).map_or(0, |last| self.grown[last].1)
+        };
+        place(span.start)..place(span.end)
+    }
+}
+
 /// Where lines start, so that finding one among many does not read the text again.
 pub(super) struct Lines {
     starts: Vec<usize>,
@@ -411,6 +473,29 @@ mod tests {
         assert_eq!(lines.place(text, 7), (2, 1));
         assert_eq!(lines.place(text, 3), (1, 3));
         assert_eq!(lines.place(text, 99), (2, 2));
+    }
+
+    #[test]
+    fn what_a_file_hides_is_shown_and_the_caret_still_points_at_it() {
+        let text = "a = 1\r\n\u{1b}[31mbad\u{0} = 2\tx\r= 3\n";
+        let at = text.find("bad").unwrap();
+        let mistake = Mistake::at(&(at..at + 4), "`bad\u{0}` is wrong").help("not \u{9b}x");
+        let report = Diagnosis::new("a\u{1b}.toml", text, mistake).to_plain_text();
+        let hidden = |c: char| is_hidden(c) && c != '\n';
+        assert!(!report.contains(hidden), "{report:?}");
+        let lines: Vec<&str> = report.lines().collect();
+        let line = lines
+            .iter()
+            .position(|line| line.contains("[31mbad"))
+            .unwrap();
+        assert!(lines[line].contains("\\u{1b}[31mbad\\u{0} = 2"), "{report}");
+        assert!(report.contains("x\\r= 3"), "{report}");
+        let column = |line: &str, what: &str| line[..line.find(what).unwrap()].chars().count();
+        assert_eq!(
+            column(lines[line], "bad"),
+            column(lines[line + 1], "──"),
+            "{report}"
+        );
     }
 
     #[test]

@@ -1,73 +1,180 @@
 //! One number for a plan: equal on every machine that will compute the same federation.
 
-use std::fmt::Write;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{Debug, Write};
 
-use tombolo_core::plan::{Plan, RoundPlan};
+use serde::{Deserialize, Serialize};
+use tombolo_core::plan::{
+    AggregatorPlan, LinkPlan, ModelPlan, OuterPlan, Partition, Plan, RoundPlan,
+};
+use tombolo_core::tensor::Hash;
 
-/// The hash of everything in a plan that decides the outcome, whatever the file's formatting.
-///
-/// Not in it: addresses, fabrics, certificates, how patient a node is with a silent peer, the state folder and what is kept there for how
-/// long. A node compares it with its peers before
-/// it joins, and a resumed run with the run before.
+/// The longest value that is kept as it is; a longer one is kept as its hash.
+const VALUE_BYTES_MAX: usize = 200;
+
+/// The hash of everything in a plan that decides the outcome, whatever the file's formatting: see [`SharedKeys`].
 pub fn config_hash(plan: &Plan) -> [u8; 32] {
-    *blake3::hash(canonical(plan).as_bytes()).as_bytes()
+    SharedKeys::of(plan).hash().0
 }
 
-/// The text that is hashed: one line a value, in fixed order. Debug output of plain enums and numbers is their source text.
-fn canonical(plan: &Plan) -> String {
-    // Taken apart without `..`, so that a new field must be placed on one side or the other.
-    let Plan {
-        name,
-        rounds,
-        sync_every,
-        coordinator,
-        seed,
-        round,
-        model,
-        aggregator,
-        outer,
-        domains,
-        links,
-        heartbeat: _,
-        security: _,
-        checkpoint: _,
-    } = plan;
-    let RoundPlan {
-        quorum,
-        deadline,
-        grace,
-        failed_limit,
-        close_limit,
-        durability: _,
-        absent,
-    } = round;
-    let mut text = String::new();
-    let mut line = |key: &str, value: &dyn std::fmt::Debug| {
-        writeln!(text, "{key} = {value:?}").expect("writing into a string cannot fail");
-    };
-    line("name", name);
-    line("rounds", rounds);
-    line("sync_every", sync_every);
-    line("coordinator", coordinator);
-    line("seed", seed);
-    line("quorum", quorum);
-    line("deadline", deadline);
-    line("grace", grace);
-    line("failed_limit", failed_limit);
-    line("close_limit", close_limit);
-    line("absent", absent);
-    line("model", model);
-    line("aggregator", aggregator);
-    line("outer", outer);
-    for domain in domains {
-        line("domain", &domain.id);
-        for node in &domain.nodes {
-            line("node", &node.id);
+/// Everything in a plan that decides the outcome, key by key, whatever the file's formatting.
+///
+/// Not in it: addresses, fabrics, certificates, how patient a node is with a silent peer, the state folder and what is kept there
+/// for how long.
+/// A node compares the hash with its peers' before it joins, and a resumed run with that of the run before, whose keys say what differs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SharedKeys(BTreeMap<String, String>);
+
+impl SharedKeys {
+    /// The keys of a plan.
+    pub fn of(plan: &Plan) -> Self {
+        // Taken apart without `..`, here and below, so that a new field must be placed on one side or the other.
+        let Plan {
+            name,
+            rounds,
+            sync_every,
+            coordinator,
+            seed,
+            round,
+            model,
+            aggregator,
+            outer,
+            domains,
+            links,
+            heartbeat: _,
+            security: _,
+            checkpoint: _,
+        } = plan;
+        let mut keys = SharedKeys::default();
+        keys.add("federation.name", name);
+        keys.add("federation.rounds", rounds);
+        keys.add("federation.sync_every", sync_every);
+        keys.add("federation.coordinator", coordinator);
+        keys.add("federation.seed", seed);
+        keys.add_round(round);
+        keys.add_model(model);
+        keys.add_rule(aggregator, outer);
+        let order: Vec<_> = domains.iter().map(|domain| &domain.id).collect();
+        keys.add("domain.name", &order);
+        for domain in domains {
+            let nodes: Vec<_> = domain.nodes.iter().map(|node| node.id.name()).collect();
+            keys.add(&format!("domain.nodes of {}", domain.id), &nodes);
+            keys.add(
+                &format!("domain.gateways of {}", domain.id),
+                &domain.gateways,
+            );
         }
-        line("gateways", &domain.gateways);
+        links.iter().for_each(|link| keys.add_link(link));
+        keys
     }
-    for link in links {
-        line("link", &(&link.between, &link.emulate));
+
+    /// One number for all of them.
+    pub fn hash(&self) -> Hash {
+        let mut text = String::new();
+        for (key, value) in &self.0 {
+            writeln!(text, "{key} = {value}").expect("writing into a string cannot fail");
+        }
+        Hash::of_bytes(text.as_bytes())
     }
-    text
+
+    /// The keys whose values differ, by name; those that one side lacks are among them.
+    pub fn differences<'a>(&'a self, other: &'a SharedKeys) -> Vec<&'a str> {
+        let names: BTreeSet<&String> = self.0.keys().chain(other.0.keys()).collect();
+        names
+            .into_iter()
+            .filter(|name| self.0.get(*name) != other.0.get(*name))
+            .map(String::as_str)
+            .collect()
+    }
+
+    /// Debug output of plain enums and numbers is their source text.
+    fn add(&mut self, key: &str, value: &dyn Debug) {
+        let mut value = format!("{value:?}");
+        if value.len() > VALUE_BYTES_MAX {
+            value = format!("of hash {}", Hash::of_bytes(value.as_bytes()));
+        }
+        self.0.insert(key.to_owned(), value);
+    }
+
+    fn add_round(&mut self, round: &RoundPlan) {
+        let RoundPlan {
+            quorum,
+            deadline,
+            grace,
+            failed_limit,
+            close_limit,
+            durability: _,
+            absent,
+        } = round;
+        self.add("round.quorum", quorum);
+        self.add("round.deadline", deadline);
+        self.add("round.grace", grace);
+        self.add("round.failed_limit", failed_limit);
+        self.add("round.close_limit", close_limit);
+        self.add("round.absent", absent);
+    }
+
+    fn add_model(&mut self, model: &ModelPlan) {
+        let ModelPlan {
+            trainer,
+            hidden,
+            learning_rate,
+            batch,
+            init,
+            order,
+            partition,
+        } = model;
+        self.add("model.trainer", trainer);
+        self.add("model.hidden", hidden);
+        self.add("model.learning_rate", learning_rate);
+        self.add("model.batch", batch);
+        self.add("model.init", init);
+        self.add("model.order", order);
+        match partition {
+            // A file of rows is compared by what it says.
+            Partition::Rows(rows) => self.add("model.partition", &("rows", rows)),
+            other => self.add("model.partition", other),
+        }
+    }
+
+    fn add_rule(&mut self, aggregator: &AggregatorPlan, outer: &OuterPlan) {
+        let AggregatorPlan {
+            kind,
+            weights,
+            clip,
+            loss_limit,
+            norm_limit,
+            penalty,
+            relative,
+        } = aggregator;
+        self.add("aggregator.kind", kind);
+        self.add("aggregator.weights", weights);
+        self.add("aggregator.clip", clip);
+        self.add("aggregator.loss_limit", loss_limit);
+        self.add("aggregator.norm_limit", norm_limit);
+        self.add("aggregator.penalty", penalty);
+        self.add("aggregator.thresholds", relative);
+        let OuterPlan {
+            optimizer,
+            learning_rate,
+            momentum,
+        } = outer;
+        self.add("outer.optimizer", optimizer);
+        self.add("outer.learning_rate", learning_rate);
+        self.add("outer.momentum", momentum);
+    }
+
+    /// Every setting of a link holds both ways, so its ends have no order, and links among themselves have none.
+    fn add_link(&mut self, link: &LinkPlan) {
+        let LinkPlan {
+            between: (a, b),
+            emulate,
+        } = link;
+        let (first, second) = (a.min(b), a.max(b));
+        self.add(
+            &format!("link.emulate between {first} and {second}"),
+            emulate,
+        );
+    }
 }

@@ -90,6 +90,12 @@ impl Folder {
 }
 
 impl Disk for Folder {
+    fn locate(&self, path: &str) -> String {
+        let full = self.full(path);
+        let full = std::path::absolute(&full).unwrap_or(full);
+        full.display().to_string()
+    }
+
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
         let full = self.full(path);
         fs::read(&full).map_err(|error| named(error, "read", &full))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 
-use crate::fixture::{Workspace, hash_of, pinned};
+use crate::fixture::{Workspace, hash_of, now, pinned};
 
 /// Rounds enough that a signal after the first one always comes before the last.
 const ROUNDS: u64 = 60;
@@ -60,9 +60,4 @@ fn the_second_signal_ends_at_once() {
     });
     assert!(ended, "it takes no second signal");
     process.end().expect(130);
-}
-
-#[expect(clippy::disallowed_methods, reason = "measures another process")]
-fn now() -> std::time::Instant {
-    std::time::Instant::now()
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod causes;
 mod certs;
 mod configuration;
 mod examples;
@@ -13,5 +14,7 @@ mod kills;
 mod membership;
 mod pipes;
 mod processes;
+mod resume;
 mod runs;
 mod status;
+mod terminal;

@@ -143,3 +143,27 @@ fn status_shows_who_is_missed_and_how_long_it_may_stay_away() {
     run.signal(Signal::INT);
     run.end();
 }
+
+/// "A cancel leaves no process behind." FATE#683, FATE#4040
+#[test]
+fn a_stopped_coordinator_does_not_keep_a_terminated_run_alive() {
+    let topology = endless().replace("\"10min\"", "\"10min\"\nclose_limit = \"1s\"");
+    let workspace = Workspace::new(&topology);
+    let mut run = workspace.start("run topology.toml --processes");
+    run.until_rounds(1);
+    let coordinator = process_of(&workspace, "hq/gate");
+    kill(coordinator, Signal::STOP);
+    run.signal(Signal::TERM);
+    // Every child holds the parent's standard error: its end is theirs.
+    let output = run.end().expect(143);
+    assert!(!output.lines.is_empty());
+    let children = std::fs::read_dir("/proc").unwrap();
+    let left = children.filter_map(|entry| {
+        let words = std::fs::read(entry.ok()?.path().join("cmdline")).ok()?;
+        let words = String::from_utf8_lossy(&words).into_owned();
+        words
+            .contains(&workspace.path().display().to_string())
+            .then_some(words)
+    });
+    assert_eq!(left.collect::<Vec<_>>(), Vec::<String>::new());
+}

@@ -4,7 +4,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CheckpointError, FORMAT, Store, files_error, json};
+use super::{CheckpointError, FORMAT, Store, files_error, json, other_format};
 use tombolo_core::tensor::Hash;
 use tombolo_core::view::View;
 
@@ -31,7 +31,7 @@ impl Store {
             reason,
         };
         if written.format != FORMAT {
-            let reason = format!("format {}, this version reads {FORMAT}", written.format);
+            let reason = other_format(written.format);
             return Err(damaged(reason));
         }
         if written.configuration != self.configuration {

@@ -30,7 +30,16 @@ impl Coordinator {
                 if cx.now() >= current.close_by =>
             {
                 let limit = self.plan.round.close_limit;
-                let reason = format!("closing took longer than close_limit ({limit:?})");
+                let rule = &self.plan.aggregator.kind;
+                let missing = match current.phase {
+                    Phase::Weighing => format!("the aggregator {rule:?} gave no weights"),
+                    Phase::Fixing => "the weights were not noted".to_owned(),
+                    Phase::Folding(_) => "the contributions were not folded".to_owned(),
+                    _ => {
+                        format!("the aggregator {rule:?} or the evaluation did not come to an end")
+                    }
+                };
+                let reason = format!("closing took longer than close_limit ({limit:?}): {missing}");
                 self.abort(cx, reason);
             }
             Phase::Weighing | Phase::Fixing | Phase::Folding(_) | Phase::Computing => {
@@ -82,6 +91,7 @@ impl Coordinator {
         };
         current.phase = Phase::Weighing;
         current.grace = None;
+        current.close_by = current.close_by.min(cx.now() + self.plan.round.close_limit);
         let reports = current.reports.values().cloned().collect();
         cx.wake_at(current.close_by);
         cx.effect(Effect::Weigh(current.round, reports));
@@ -385,6 +395,33 @@ impl Coordinator {
             self.drop_round(cx);
         }
         self.check_ending(cx);
+    }
+
+    /// Ends a run that cannot begin. Whoever is there is sent away at once, whoever comes is too: nobody should wait for rounds.
+    pub(super) fn on_fail(&mut self, cx: &mut Context<'_, Effect>, reason: String) {
+        let reason = clip(reason);
+        self.ending = Some(Ending {
+            reason: reason.clone(),
+            until: cx.now(),
+            done: true,
+        });
+        let own = self.plan.coordinator.domain();
+        let reached = self.reached().map(NodeId::domain).chain([own]);
+        let domains: BTreeSet<DomainId> = reached.collect();
+        for domain in domains {
+            self.send_away(cx, domain);
+        }
+        cx.effect(Effect::Finish(Finished::without_rounds(reason)));
+    }
+
+    /// Tells a domain that the run is over, if it could not begin.
+    pub(super) fn send_away(&self, cx: &mut Context<'_, Effect>, domain: DomainId) {
+        if let (Some(ending), None) = (&self.ending, &self.committed)
+            && ending.done
+        {
+            let reason = ending.reason.as_str().into();
+            cx.effect(Effect::Tell(domain, Control::Finish { reason }));
+        }
     }
 
     pub(super) fn on_stop(&mut self, cx: &mut Context<'_, Effect>, reason: String) {

@@ -331,10 +331,26 @@ fn weights_that_cannot_be_used_abort_the_round() {
 fn a_rule_that_never_answers_costs_one_round() {
     let mut run = Run::open(plan(&[1]));
     run.report("d0/n0");
-    assert_eq!(run.wake_at, Some(at(15_000)));
-    run.now = at(15_000);
+    assert_eq!(run.wake_at, Some(at(5000)));
+    run.now = at(5000);
     run.wake();
-    assert!(run.last_record().reason.contains("close_limit"));
+    let reason = run.last_record().reason;
+    assert!(reason.contains("close_limit"), "{reason}");
+    assert!(reason.contains("the aggregator \"fedavg\""), "{reason}");
+}
+
+/// What weighing may take is not taken from what comes after it.
+#[test]
+fn after_the_weighing_the_rest_of_the_round_has_its_time() {
+    let mut run = Run::weighed(plan(&[1]));
+    run.now = at(9000);
+    run.contribute(0, 0, &["d0/n0"]);
+    run.tell(Message::Noted(1, d(0), 0, Ok(())));
+    assert_eq!(
+        run.wake_at,
+        Some(at(14_000)),
+        "close_limit from the fold on"
+    );
 }
 
 #[test]

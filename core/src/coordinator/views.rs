@@ -30,6 +30,7 @@ impl Coordinator {
         self.send_view(cx, &node);
         if self.view().is_gateway(&node) {
             self.greet(cx, &node.domain());
+            self.send_away(cx, node.domain());
         }
         self.check(cx);
     }

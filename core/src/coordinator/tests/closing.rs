@@ -78,3 +78,27 @@ fn a_stop_waits_for_the_record_of_an_abort() {
     );
     assert!(!run.opened(2));
 }
+
+/// FLIP#1001: a run that dies at its start shows as failed at once, everywhere.
+#[test]
+fn a_run_that_cannot_begin_sends_everybody_away_whenever_they_come() {
+    let finish = Control::Finish {
+        reason: "damaged".into(),
+    };
+    let mut run = Run::new(plan(&[1, 1]));
+    run.tell(Message::Up(n("d1/n0")));
+    run.tell(Message::Fail("damaged".into()));
+    assert_eq!(run.finished().reason, "damaged");
+    assert!(run.told(0, &finish) && run.told(1, &finish));
+    for late in [
+        Message::Up(n("d1/n0")),
+        Message::Domain(n("d1/n0"), join_of(&layout())),
+    ] {
+        let effects = run.tell(late);
+        assert!(
+            effects.contains(&Effect::Tell(d(1), finish.clone())),
+            "{effects:?}"
+        );
+    }
+    assert!(!run.opened(1));
+}

@@ -1,0 +1,144 @@
+//! A state folder that cannot be gone on with: refused at once, saying what does not fit.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::fixture::{Workspace, now, pinned};
+
+/// Much more than a refusal takes, and less than nodes are given to hear that a run is over.
+const AT_ONCE: Duration = Duration::from_millis(4500);
+
+/// A folder in which a run of two rounds came to its end.
+fn ended() -> Workspace {
+    let workspace = Workspace::new(&pinned(2));
+    workspace.run("run topology.toml").expect(0);
+    workspace
+}
+
+fn edit(workspace: &Workspace, change: impl Fn(&mut Value)) {
+    let path = workspace.path().join("state/run.json");
+    let mut run: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    change(&mut run);
+    std::fs::write(&path, run.to_string()).unwrap();
+}
+
+/// PhotoLabellerServer#11, northstar#254: both versions are shown, and which side to upgrade.
+#[test]
+fn a_run_of_another_format_is_refused_naming_both_versions() {
+    let workspace = ended();
+    for (format, advice) in [(9, "upgrade this program"), (0, "go on with that version")] {
+        edit(&workspace, |run| {
+            run["format"] = format.into();
+            run["version"] = "7.8.9".into();
+            // What this version needs may be gone.
+            run.as_object_mut().unwrap().remove("configuration");
+        });
+        for mode in ["", "--processes"] {
+            let command = format!("run topology.toml --resume {mode}");
+            let said = workspace.run(&command).expect(2).errors();
+            let ours = env!("CARGO_PKG_VERSION");
+            for part in [
+                "tombolo 7.8.9",
+                &format!("format {format}"),
+                ours,
+                "format 1",
+                advice,
+            ] {
+                assert!(said.contains(part), "{part}: {said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn another_configuration_names_the_keys_that_differ() {
+    let workspace = ended();
+    let other = pinned(5)
+        .replace("seed = 7", "seed = 8")
+        .replace("quorum = \"all\"", "quorum = { nodes = 9 }");
+    workspace.write("other.toml", &other);
+    let refused = workspace.run("run other.toml --resume").expect(2).errors();
+    let keys = "federation.rounds, federation.seed, round.quorum";
+    assert!(
+        refused.contains(&format!("differs in {keys};")),
+        "{refused}"
+    );
+    // Written before there were keys in it.
+    edit(&workspace, |run| {
+        drop(run.as_object_mut().unwrap().remove("keys"))
+    });
+    let refused = workspace.run("run other.toml --resume").expect(2).errors();
+    assert!(refused.contains("run.json does not tell"), "{refused}");
+}
+
+/// "A run that dies after submission shows as failed at once." FLIP#1001
+#[test]
+fn a_damaged_state_is_refused_at_once_naming_the_file_in_full() {
+    let workspace = ended();
+    let node = workspace.path().join("state/nodes/hq.gate");
+    let states = std::fs::read_dir(node.join("states")).unwrap();
+    let states: Vec<PathBuf> = states.map(|entry| entry.unwrap().path()).collect();
+    for state in &states {
+        std::fs::write(state.join("model.safetensors"), "nonsense").unwrap();
+    }
+    for mode in ["", "--processes"] {
+        let asked = now();
+        let refused = workspace.run(&format!("run topology.toml --resume {mode}"));
+        let took = now().duration_since(asked);
+        assert!(took < AT_ONCE, "{took:?} to refuse");
+        let said = refused.expect(1).errors();
+        let newest = states.iter().map(|state| state.join("model.safetensors"));
+        let mut named = newest.map(|file| file.display().to_string());
+        assert!(named.any(|file| said.contains(&file)), "{said}");
+    }
+}
+
+/// A full disk, or one that fails, takes the report as well: whoever waits for it must still hear how the run ended.
+#[test]
+fn a_report_that_cannot_be_written_hides_no_other_reason() {
+    let hurried = "\"300ms\"\nfailed_limit = 2\nclose_limit = \"1s\"";
+    let far = "\n[[link]]\nbetween = [\"hq\", \"plant\"]\nemulate = { delay = \"5s\" }\n";
+    let failing = pinned(5).replace("\"10min\"", hurried) + far;
+    for (topology, code) in [(pinned(2), 1), (failing, 3)] {
+        for arguments in ["--format json", "--format json --processes", ""] {
+            let workspace = Workspace::new(&topology);
+            std::fs::create_dir(workspace.path().join("state")).unwrap();
+            let full = workspace.path().join("state/report.part");
+            std::os::unix::fs::symlink("/dev/full", full).unwrap();
+            let output = workspace.text(&format!("run topology.toml {arguments}"));
+            let output = output.expect(code);
+            let said = output.errors();
+            let file = workspace.path().join("state/report.json");
+            assert!(said.contains(&file.display().to_string()), "{output:#?}");
+            assert!(said.contains("No space left"), "{output:#?}");
+            if code == 3 {
+                assert!(said.contains("2 rounds in a row failed"), "{output:#?}");
+            }
+            let shown = output.lines.join("\n");
+            let ended = shown.contains("\"event\":\"finished\"") || shown.contains("2 rounds: ");
+            assert!(ended, "{output:#?}");
+        }
+    }
+}
+
+/// Who knows a node's reset key can end its connections.
+#[test]
+fn a_reset_key_that_others_can_read_is_refused() {
+    let workspace = ended();
+    let key = workspace.path().join("state/nodes/plant.c/reset-key");
+    let set = |mode| std::fs::set_permissions(&key, PermissionsExt::from_mode(mode)).unwrap();
+    for mode in [0o640, 0o604, 0o620] {
+        set(mode);
+        let refused = workspace.run("run topology.toml --resume").expect(1);
+        let said = refused.errors();
+        let file = key.display().to_string();
+        for part in [&file, &format!("mode is {mode:04o}"), "chmod 600"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+    set(0o600);
+    workspace.run("run topology.toml --resume").expect(0);
+}
