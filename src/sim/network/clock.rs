@@ -85,6 +85,9 @@ impl Network {
             if next < tick_end {
                 move_clock(next.saturating_sub(now));
                 inner.fire(next.max(now), &mut woken);
+                // Whoever was woken may do nothing (its node is frozen, its datagram is lost): only a wake of the root is sure to bring tokio
+                // back here for the event after this one.
+                woken.extend(inner.root.clone());
             } else {
                 let tick_start = next / TICK * TICK;
                 if !now.is_multiple_of(TICK) {
