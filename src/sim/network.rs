@@ -16,7 +16,7 @@ use tombolo_core::rng::Rng;
 
 use clock::Clock;
 
-use super::link::{Fate, Link, LinkModel, LinkStatistics};
+use super::link::{Fate, Link, LinkModel, LinkStatistics, PathFault};
 use super::trace::{Noted, Trace, TraceEvent, TraceKind};
 
 /// What a socket holds for a reader that does not come, as `SO_RCVBUF` does.
@@ -134,7 +134,12 @@ impl Network {
     /// Notes that something befell a node.
     pub fn note(&self, kind: TraceKind, from: &NodeId, to: &NodeId) {
         let at = |node| SocketAddr::new(IpAddr::V6(address(node)), 0);
-        self.lock().note(kind, 0, at(from), at(to));
+        self.note_at(kind, at(from), at(to));
+    }
+
+    /// Notes that something befell a path.
+    pub fn note_at(&self, kind: TraceKind, from: SocketAddr, to: SocketAddr) {
+        self.lock().note(kind, 0, from, to);
     }
 
     /// Binds a port of a node: this one, or the next free one for 0.
@@ -289,8 +294,17 @@ impl Network {
     /// Lifts every partition.
     pub fn heal(&self) {
         for link in self.lock().links.values_mut() {
-            link.cut = false;
+            link.heal();
         }
+    }
+
+    /// Ends a trouble on every path that has one of that name; tells which, and what it was.
+    pub fn mend(&self, id: u64) -> Vec<(SocketAddr, SocketAddr, PathFault)> {
+        let at = |ip: &Ipv6Addr| SocketAddr::new(IpAddr::V6(*ip), 0);
+        let mut inner = self.lock();
+        let links = inner.links.iter_mut();
+        let ended = links.filter_map(|((from, to), link)| Some((at(from), at(to), link.mend(id)?)));
+        ended.collect()
     }
 
     /// What has happened from one node to another.
@@ -431,7 +445,7 @@ impl Inner {
         link.leave(size);
         let mut waker = None;
         let kind = match socket {
-            _ if link.cut => {
+            _ if link.is_cut() => {
                 link.statistics.cut += 1;
                 TraceKind::Cut
             }

@@ -13,6 +13,7 @@ use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, UdpPoller};
 
 use super::network::{Key, Network};
+use super::skew::Clocks;
 use crate::world::scope::Scope;
 
 /// A bound port of a node.
@@ -107,6 +108,7 @@ impl UdpPoller for AlwaysWritable {
 pub struct SimRuntime {
     pub network: Network,
     pub scope: Scope,
+    pub clocks: Clocks,
 }
 
 impl fmt::Debug for SimRuntime {
@@ -117,8 +119,12 @@ impl fmt::Debug for SimRuntime {
 
 impl Runtime for SimRuntime {
     fn new_timer(&self, instant: Instant) -> Pin<Box<dyn AsyncTimer>> {
-        let at = self.network.since_start(instant);
-        Box::pin(Timer::new(self.network.clone(), at))
+        let (network, clocks) = (self.network.clone(), self.clocks.clone());
+        let at = clocks.world(network.since_start(instant));
+        Box::pin(NodeTimer {
+            timer: Timer::new(network, at),
+            clocks,
+        })
     }
 
     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
@@ -133,7 +139,25 @@ impl Runtime for SimRuntime {
     }
 
     fn now(&self) -> Instant {
-        tokio::time::Instant::now().into_std()
+        self.network.instant(&self.clocks)
+    }
+}
+
+/// A timer that follows a node's clock.
+#[derive(Debug)]
+struct NodeTimer {
+    timer: Timer,
+    clocks: Clocks,
+}
+
+impl AsyncTimer for NodeTimer {
+    fn reset(mut self: Pin<&mut Self>, instant: Instant) {
+        let at = self.clocks.world(self.timer.network.since_start(instant));
+        self.timer.set(at);
+    }
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        Pin::new(&mut self.timer).poll(context)
     }
 }
 
@@ -152,6 +176,12 @@ impl Timer {
             at,
             key: None,
         }
+    }
+
+    /// Lets it end at another nanosecond.
+    pub fn set(&mut self, at: u64) {
+        self.disarm();
+        self.at = at;
     }
 
     fn disarm(&mut self) {
@@ -180,17 +210,6 @@ impl Future for Timer {
     }
 }
 
-impl AsyncTimer for Timer {
-    fn reset(mut self: Pin<&mut Self>, instant: Instant) {
-        self.disarm();
-        self.at = self.network.since_start(instant);
-    }
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        Future::poll(self, context)
-    }
-}
-
 impl Drop for Timer {
     fn drop(&mut self) {
         self.disarm();
@@ -213,6 +232,7 @@ mod tests {
                 let runtime = SimRuntime {
                     network: network.clone(),
                     scope: Scope::new(),
+                    clocks: Clocks::default(),
                 };
                 let before = network.pending();
                 let at = |seconds| runtime.now() + Duration::from_secs(seconds);

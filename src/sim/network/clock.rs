@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::{Inner, Network};
 use crate::sim::nanos;
+use crate::sim::skew::Clocks;
 
 /// Tokio's timers lie on this grid, in nanoseconds.
 const TICK: u64 = 1_000_000;
@@ -53,6 +54,18 @@ impl Network {
         match self.lock().clock {
             Clock::Running(base) => nanos(instant.saturating_duration_since(base)),
             Clock::Before | Clock::Ended(_) => u64::MAX,
+        }
+    }
+
+    /// What a node's monotonic clock shows now, as an instant of the runtime's clock.
+    pub fn instant(&self, clocks: &Clocks) -> Instant {
+        let now = tokio::time::Instant::now().into_std();
+        match self.lock().clock {
+            Clock::Running(base) => {
+                let here = clocks.monotonic(nanos(now.saturating_duration_since(base)));
+                base + Duration::from_nanos(here)
+            }
+            Clock::Before | Clock::Ended(_) => now,
         }
     }
 
