@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tombolo::sim::{LinkStatistics, PathFault, SimWorld, TraceKind};
-use tombolo_actors::env::{Class, Env, Work};
+use tombolo_actors::env::{Class, Work};
 use tombolo_core::ids::NodeId;
 use tombolo_core::time::Micros;
 
