@@ -318,7 +318,7 @@ impl SimWorld {
 
     /// Lets a node's clocks run too fast or slow from now on, by so many parts per million: its wall clock by up to [`WALL_PPM_MAX`], its
     /// monotonic clock by up to [`MONOTONIC_PPM_MAX`]. Zero lets them run right, from where they stand.
-    pub fn drift_clocks(&self, node: &NodeId, wall_ppm: i32, monotonic_ppm: i32) {
+    pub fn drift_clocks(&self, node: &NodeId, wall_ppm: f64, monotonic_ppm: f64) {
         let now = self.shared.network.now();
         self.clocks(node).drift(now, wall_ppm, monotonic_ppm);
     }

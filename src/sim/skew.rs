@@ -4,12 +4,12 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Parts per million by which a monotonic clock may be off: what the worst crystals are, and far below what timers of ours notice.
-pub const MONOTONIC_PPM_MAX: i32 = 500;
+pub const MONOTONIC_PPM_MAX: f64 = 500.0;
 
 /// Parts per million by which a wall clock may be off: a clock that somebody slews runs a tenth too fast or slow.
-pub const WALL_PPM_MAX: i32 = 100_000;
+pub const WALL_PPM_MAX: f64 = 100_000.0;
 
-const MILLION: i128 = 1_000_000;
+const BILLION: i128 = 1_000_000_000;
 
 /// One node's clocks. A handle; all lives of a node share it, as they share the machine.
 #[derive(Debug, Clone, Default)]
@@ -26,7 +26,7 @@ struct Both {
 struct Line {
     since: i128,
     shows: i128,
-    ppm: i128,
+    ppb: i128,
 }
 
 impl Clocks {
@@ -58,19 +58,19 @@ impl Clocks {
     }
 
     /// Lets the clocks run too fast or slow by so many parts per million from now on, within what each may.
-    pub fn drift(&self, world: u64, wall_ppm: i32, monotonic_ppm: i32) {
+    pub fn drift(&self, world: u64, wall_ppm: f64, monotonic_ppm: f64) {
         let mut both = self.lock();
-        let most = MONOTONIC_PPM_MAX;
-        both.monotonic.turn(world, monotonic_ppm.clamp(-most, most));
-        let most = WALL_PPM_MAX;
-        both.wall.turn(world, wall_ppm.clamp(-most, most));
+        let within = |ppm: f64, most: f64| ppm.clamp(-most, most);
+        let monotonic_ppm = within(monotonic_ppm, MONOTONIC_PPM_MAX);
+        both.monotonic.turn(world, monotonic_ppm);
+        both.wall.turn(world, within(wall_ppm, WALL_PPM_MAX));
     }
 }
 
 impl Line {
     fn at(&self, world: i128) -> i128 {
         let passed = world - self.since;
-        self.shows + passed + (passed * self.ppm).div_euclid(MILLION)
+        self.shows + passed + (passed * self.ppb).div_euclid(BILLION)
     }
 
     fn inverse(&self, here: i128) -> i128 {
@@ -78,7 +78,7 @@ impl Line {
         if rest <= 0 {
             return self.since;
         }
-        let mut passed = rest * MILLION / (MILLION + self.ppm);
+        let mut passed = rest * BILLION / (BILLION + self.ppb);
         // Rounded twice, so it may be a nanosecond or two early; a timer must not be.
         while self.at(self.since + passed) < here {
             passed += 1;
@@ -86,11 +86,11 @@ impl Line {
         self.since + passed
     }
 
-    fn turn(&mut self, world: u64, ppm: i32) {
+    fn turn(&mut self, world: u64, ppm: f64) {
         *self = Line {
             shows: self.at(world.into()),
             since: world.into(),
-            ppm: ppm.into(),
+            ppb: (ppm * 1000.0) as i128,
         };
     }
 }
@@ -119,8 +119,13 @@ mod tests {
     fn an_instant_of_the_node_is_the_first_of_the_world_that_shows_it() {
         let clocks = Clocks::default();
         let mut world = 0;
-        for (ppm, span) in [(500, 7_000_000_001), (-500, 3), (333, 999_999_937), (-1, 1)] {
-            clocks.drift(world, 0, ppm);
+        for (ppm, span) in [
+            (500.0, 7_000_000_001),
+            (-500.0, 3),
+            (0.333, 999_999_937),
+            (-1.0, 1),
+        ] {
+            clocks.drift(world, 0.0, ppm);
             let here = clocks.monotonic(world);
             for ahead in [0, 1, 2, 1999, 2000, 2001, 1_000_003, 60_000_000_007] {
                 let at = clocks.world(here + ahead);
@@ -137,16 +142,16 @@ mod tests {
     #[test]
     fn a_drift_begins_and_ends_without_a_jump() {
         let clocks = Clocks::default();
-        clocks.drift(1_000_000_000, 100_000, 100);
+        clocks.drift(1_000_000_000, 100_000.0, 100.0);
         assert_eq!(clocks.monotonic(1_000_000_000), 1_000_000_000);
         assert_eq!(clocks.monotonic(11_000_000_000), 11_001_000_000);
         assert_eq!(clocks.wall(11_000_000_000), 12_000_000_000);
-        clocks.drift(11_000_000_000, 0, 0);
+        clocks.drift(11_000_000_000, 0.0, 0.0);
         assert_eq!(clocks.monotonic(21_000_000_000), 21_001_000_000);
         clocks.step(-30_000_000_000);
         assert_eq!(clocks.wall(21_000_000_000), -8_000_000_000);
         // No crystal is worse than this.
-        clocks.drift(21_000_000_000, i32::MAX, i32::MIN);
+        clocks.drift(21_000_000_000, f64::MAX, f64::MIN);
         assert_eq!(clocks.monotonic(22_000_000_000), 22_000_500_000);
         assert_eq!(clocks.wall(22_000_000_000), -6_900_000_000);
     }

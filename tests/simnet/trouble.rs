@@ -193,7 +193,7 @@ fn clocks_that_drift_move_a_nodes_own_time_and_nobody_elses() {
             world.sleep(seconds(10)).await;
             let env = world.env(&client);
             let unix = env.unix_time();
-            world.drift_clocks(&client, 100_000, 500);
+            world.drift_clocks(&client, 100_000.0, 500.0);
             let (before, heard) = (world.now(), seen.echoes());
             env.sleep(seconds(100)).await;
             let passed = world.now().since(before);
@@ -204,7 +204,7 @@ fn clocks_that_drift_move_a_nodes_own_time_and_nobody_elses() {
             // QUIC's own timers follow it as well, and it still talks to those whose clocks are right.
             assert!((197..=201).contains(&(seen.echoes() - heard)));
             assert_eq!(seen.log.lock().unwrap().len(), 1);
-            world.drift_clocks(&client, 0, 0);
+            world.drift_clocks(&client, 0.0, 0.0);
             let before = env.now();
             world.sleep(seconds(10)).await;
             assert_eq!(env.now().since(before), seconds(10));
