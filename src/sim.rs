@@ -202,6 +202,12 @@ impl SimWorld {
         Micros(self.shared.network.now() / 1000)
     }
 
+    /// Tells [`SimWorld::now`], also for those who must not keep the world alive.
+    pub(crate) fn clock(&self) -> impl Fn() -> Micros + Send + Sync + use<> {
+        let network = self.shared.network.clone();
+        move || Micros(network.now() / 1000)
+    }
+
     /// Ends after `span` of virtual time, to the nanosecond.
     pub fn sleep(&self, span: Duration) -> impl Future<Output = ()> + Send + use<> {
         let network = self.shared.network.clone();

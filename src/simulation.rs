@@ -37,40 +37,40 @@
 
 mod check;
 mod fault;
+mod inflict;
+pub mod plan;
+mod theatre;
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tombolo_actors::aggregate::Weigh;
-use tombolo_actors::crew::{Crew, Kit};
 use tombolo_actors::identity::IdentityError;
-use tombolo_actors::shell::{Census, Stage};
+use tombolo_actors::shell::Census;
 use tombolo_core::aggregate::Aggregator;
 use tombolo_core::event::{Event, Finished, RoundRecord};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
 use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trainer;
-use tombolo_fabric::VerbsProvider;
 use tombolo_fabric::memory::Memory;
 
-use crate::federation::{Blueprint, Built, Ledger, Source};
-use crate::identity::NodeIdentity;
+use crate::federation::{Blueprint, Built, Source};
+use crate::identity::papers::Papers;
 use crate::sim::{SimError, SimWorld};
 use crate::topology::Diagnosis;
+use plan::{Dose, FaultError, FaultPlan, TimedFault};
+use theatre::{Crews, Theatre};
 
-pub use fault::{Fault, Window, crash, forget, heal, panic, partition, restart, slow};
-
-/// How long nodes may take, in virtual time, to hear that the run is over.
-const LEAVE_LIMIT: Duration = Duration::from_secs(10);
+pub use fault::*;
+pub use plan::Fault;
 
 /// Virtual time after which a run that has not ended is given up, unless told otherwise.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
+
+/// How much the time of a node's training varies.
+const TRAINING_SPREAD: f64 = 0.2;
 
 /// So many seconds.
 pub fn secs(seconds: u64) -> Duration {
@@ -89,12 +89,9 @@ pub enum SimulationError {
     /// The topology.
     #[error("the topology has mistakes:\n{0}")]
     Topology(Box<Diagnosis>),
-    /// A fault names what the topology does not have.
-    #[error("a fault names {0:?}, which is no node or domain of the topology")]
-    Unknown(String),
     /// A fault that cannot happen.
-    #[error("{0}")]
-    Fault(String),
+    #[error(transparent)]
+    Fault(#[from] FaultError),
     /// The trainer.
     #[error("the trainer of {node} cannot be made: {reason}")]
     Trainer {
@@ -124,8 +121,10 @@ impl From<Diagnosis> for SimulationError {
 pub struct Simulation {
     blueprint: Blueprint,
     seed: u64,
-    faults: Vec<(Duration, Fault)>,
+    faults: FaultPlan,
+    random: Option<Dose>,
     limit: Duration,
+    training: Option<Duration>,
 }
 
 impl Simulation {
@@ -150,8 +149,10 @@ impl Simulation {
         Ok(Simulation {
             seed: blueprint.plan.seed,
             blueprint,
-            faults: Vec::new(),
+            faults: FaultPlan::default(),
+            random: None,
             limit: LIMIT,
+            training: None,
         })
     }
 
@@ -162,18 +163,56 @@ impl Simulation {
         self
     }
 
-    /// Lets a fault happen at an instant of virtual time.
+    /// Lets a fault happen at an instant of virtual time. One that could end lasts as long as the run.
     #[must_use]
     pub fn at(mut self, at: Duration, fault: Fault) -> Self {
-        self.faults.push((at, fault));
+        self.faults.faults.push(TimedFault {
+            at,
+            until: None,
+            fault,
+        });
         self
     }
 
     /// Lets a fault begin and end.
     #[must_use]
-    pub fn between(mut self, from: Duration, until: Duration, window: Window) -> Self {
-        self.faults.push((from, window.begin));
-        self.faults.push((until, window.end));
+    pub fn between(mut self, from: Duration, until: Duration, fault: Fault) -> Self {
+        self.faults.faults.push(TimedFault {
+            at: from,
+            until: Some(until),
+            fault,
+        });
+        self
+    }
+
+    /// Lets everything of a plan happen, too.
+    #[must_use]
+    pub fn faults(mut self, plan: FaultPlan) -> Self {
+        self.faults.faults.extend(plan.faults);
+        self
+    }
+
+    /// Lets faults of every kind happen at random, too, drawn from the seed; all of them are over when the dose's span is.
+    #[must_use]
+    pub fn random_faults(mut self, dose: Dose) -> Self {
+        self.random = Some(dose);
+        self
+    }
+
+    /// Everything that will happen, as it stands.
+    pub fn fault_plan(&self) -> FaultPlan {
+        let mut plan = self.faults.clone();
+        if let Some(dose) = self.random {
+            let random = FaultPlan::random(self.plan(), self.seed, dose);
+            plan.faults.extend(random.faults);
+        }
+        plan
+    }
+
+    /// How long a node's training takes in virtual time, give or take a fifth; 40 ms unless told otherwise.
+    #[must_use]
+    pub fn training(mut self, span: Duration) -> Self {
+        self.training = Some(span);
         self
     }
 
@@ -228,37 +267,22 @@ impl Simulation {
     /// [`SimulationReport::finished`].
     pub fn run(self) -> Result<SimulationReport, SimulationError> {
         self.blueprint.check_rules()?;
-        for (_, fault) in &self.faults {
-            fault.check(self.plan())?;
-        }
-        let first = self.plan().coordinator.clone();
-        let built = self.blueprint.build(&first);
-        let built = built.map_err(|reason| SimulationError::Trainer {
-            node: first,
-            reason,
-        })?;
-        let stage = Arc::new(Theatre {
-            built,
-            seed: self.seed,
-            memory: Memory::new(),
-            census: Census::default(),
-            record: Arc::default(),
-        });
+        let faults = self.fault_plan();
+        faults.check(self.plan())?;
+        let stage = Arc::new(self.stage()?);
         let world = SimWorld::new(self.seed);
         world.set_limit(self.limit);
-        let mut faults = self.faults;
-        faults.sort_by_key(|(at, _)| *at);
+        if let Some(training) = self.training {
+            world.set_training(training, TRAINING_SPREAD);
+        }
         let scene = stage.clone();
-        let outcome = world.run(move |world| async move { scene.play(&world, faults).await })?;
+        let crews = Crews::default();
+        let cast = crews.clone();
+        let outcome =
+            world.run(move |world| async move { scene.play(&world, &cast, &faults).await })?;
         let finished = outcome?;
-        let events = std::mem::take(
-            &mut *stage
-                .record
-                .events
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
-        let violations = check::violations(&stage.built.plan, &events);
+        let events = std::mem::take(&mut *stage.record.events());
+        let violations = check::violations(&stage.plan, &events);
         Ok(SimulationReport {
             finished,
             rounds: stage.record.ledger.rounds_from(0),
@@ -266,6 +290,36 @@ impl Simulation {
             virtual_time: Duration::from_micros(world.now().0),
             violations,
             events,
+        })
+    }
+}
+
+impl Simulation {
+    fn stage(&self) -> Result<Theatre, SimulationError> {
+        let first = self.plan().coordinator.clone();
+        let built = self.blueprint.clone().build(&first);
+        let Built {
+            plan,
+            configuration,
+            layout,
+            trainer,
+            rule,
+        } = built.map_err(|reason| SimulationError::Trainer {
+            node: first,
+            reason,
+        })?;
+        let papers = |node: &tombolo_core::plan::NodePlan| (node.id.clone(), Papers::default());
+        Ok(Theatre {
+            configuration,
+            rule,
+            seed: self.seed,
+            memory: Memory::new(),
+            census: Census::default(),
+            record: Arc::default(),
+            papers: plan.nodes().map(papers).collect(),
+            plan,
+            trainer,
+            layout,
         })
     }
 }
@@ -306,169 +360,5 @@ impl SimulationReport {
     /// Every round that ended, in order.
     pub fn rounds(&self) -> &[RoundRecord] {
         &self.rounds
-    }
-}
-
-#[derive(Default)]
-struct Record {
-    events: Mutex<Vec<(Micros, Event)>>,
-    ledger: Ledger,
-}
-
-/// What all nodes of a simulation share.
-struct Theatre {
-    built: Built,
-    seed: u64,
-    memory: Memory,
-    census: Census,
-    record: Arc<Record>,
-}
-
-type Crews = Rc<RefCell<BTreeMap<NodeId, Crew>>>;
-
-impl Theatre {
-    fn start(&self, world: &SimWorld, node: &NodeId) -> Result<Crew, SimulationError> {
-        let env = world.env(node);
-        let clock = {
-            let env = env.clone();
-            Arc::new(move || env.unix_time())
-        };
-        let identity = NodeIdentity::seeded(&self.built.plan, node, self.seed, clock)?;
-        let device = self
-            .memory
-            .open(node.as_str())
-            .map_err(|error| SimulationError::Start(error.to_string()))?;
-        let sink = {
-            let (record, env) = (self.record.clone(), env.clone());
-            Arc::new(move |event: Event| {
-                record.ledger.record(&event);
-                record
-                    .events
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push((env.now(), event));
-            })
-        };
-        let stage = Stage {
-            node: node.clone(),
-            env,
-            plan: self.built.plan.clone(),
-            events: sink,
-            census: self.census.clone(),
-        };
-        Crew::start(Kit {
-            stage,
-            identity,
-            device,
-            layout: self.built.layout.clone(),
-            trainer: self.built.trainer.clone(),
-            rule: self.built.rule.clone(),
-            configuration: self.built.configuration,
-            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-        })
-        .map_err(|error| SimulationError::Start(error.to_string()))
-    }
-
-    async fn play(
-        &self,
-        world: &SimWorld,
-        faults: Vec<(Duration, Fault)>,
-    ) -> Result<Finished, SimulationError> {
-        for node in self.built.plan.nodes() {
-            world.env(&node.id);
-        }
-        world.link_as_planned(&self.built.plan);
-        let memory = self.memory.clone();
-        world.on_crash(move |node| memory.crash(node.as_str()));
-        let crews: Crews = Rc::default();
-        for node in self.built.plan.nodes() {
-            let crew = self.start(world, &node.id)?;
-            crews.borrow_mut().insert(node.id.clone(), crew);
-        }
-        for (at, fault) in faults {
-            let wait = (Micros::default() + at).since(world.now());
-            tokio::select! {
-                biased;
-                _ = self.record.ledger.finished() => break,
-                () = world.sleep(wait) => self.inflict(world, &crews, &fault)?,
-            }
-        }
-        let finished = self.record.ledger.finished().await;
-        self.leave(world, &crews).await;
-        Ok(finished)
-    }
-
-    fn inflict(
-        &self,
-        world: &SimWorld,
-        crews: &Crews,
-        fault: &Fault,
-    ) -> Result<(), SimulationError> {
-        match fault {
-            Fault::Crash(node) => {
-                let node = fault::node(node);
-                world.crash(&node);
-                crews.borrow_mut().remove(&node);
-            }
-            Fault::Restart(node) => {
-                let node = fault::node(node);
-                crews.borrow_mut().remove(&node);
-                world.restart(&node);
-                let crew = self.start(world, &node)?;
-                crews.borrow_mut().insert(node, crew);
-            }
-            Fault::Forget(node) => world.forget(&fault::node(node)),
-            Fault::Slow(node, factor) => world.slow(&fault::node(node), *factor),
-            Fault::Partition(a, b) => {
-                let (a, b) = (
-                    fault::nodes(&self.built.plan, a),
-                    fault::nodes(&self.built.plan, b),
-                );
-                world.partition(&a, &b);
-                self.each_pair(&a, &b, |a, b| self.memory.cut(a.as_str(), b.as_str()));
-            }
-            Fault::Heal(a, b) => {
-                let (a, b) = (
-                    fault::nodes(&self.built.plan, a),
-                    fault::nodes(&self.built.plan, b),
-                );
-                world.heal(&a, &b);
-                self.each_pair(&a, &b, |a, b| self.memory.heal(a.as_str(), b.as_str()));
-            }
-            Fault::Panic(node, actor) => {
-                if let Some(crew) = crews.borrow().get(&fault::node(node)) {
-                    // A full queue has trouble enough.
-                    let _ = crew.inject_panic(actor, "a fault of the simulation");
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn each_pair(&self, a: &[NodeId], b: &[NodeId], act: impl Fn(&NodeId, &NodeId)) {
-        for a in a {
-            for b in b.iter().filter(|b| b.domain() == a.domain()) {
-                act(a, b);
-            }
-        }
-    }
-
-    /// Gives every node that still runs the time to hear that the run is over.
-    async fn leave(&self, world: &SimWorld, crews: &Crews) {
-        let left: Vec<_> = crews
-            .borrow()
-            .values()
-            .map(|crew| crew.left.clone())
-            .collect();
-        let everyone = async {
-            for mut left in left {
-                let _ = left.wait_for(Option::is_some).await;
-            }
-        };
-        tokio::select! {
-            biased;
-            () = everyone => {}
-            () = world.sleep(LEAVE_LIMIT) => {}
-        }
     }
 }

@@ -17,7 +17,7 @@ mod reader;
 mod schema;
 mod syntax;
 mod template;
-mod units;
+pub(crate) mod units;
 mod value;
 
 pub use diagnosis::{Diagnosis, Told};

@@ -18,6 +18,7 @@ use tombolo_core::trainer::Trainer;
 type UserTrainer = Arc<dyn Fn(&NodeId) -> Box<dyn Trainer> + Send + Sync>;
 
 /// A topology with a user's trainers and rules, where they replace the built-in ones.
+#[derive(Clone)]
 pub(crate) struct Blueprint {
     source: Source,
     pub plan: Plan,
