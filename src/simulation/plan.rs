@@ -297,7 +297,11 @@ impl FaultPlan {
 }
 
 impl TimedFault {
-    fn check(&self, topology: &Plan) -> Result<(), FaultError> {
+    /// Whether it can be, in a federation of this topology.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, topology: &Plan) -> Result<(), FaultError> {
         let impossible = |message: String| Err(FaultError::Impossible(message));
         match self.until {
             Some(_) if !self.fault.lasts() => {
