@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -40,7 +40,9 @@ use network::Network;
 use skew::Clocks;
 
 pub use files::{Failure, Loss, MemoryDisk};
+pub(crate) use link::IN_FLIGHT_BYTES_MAX;
 pub use link::{LinkModel, LinkStatistics, PathFault};
+pub(crate) use network::{INBOX_BYTES_MAX, Load};
 pub use skew::{MONOTONIC_PPM_MAX, WALL_PPM_MAX};
 pub use trace::{TraceEvent, TraceKind};
 
@@ -116,8 +118,8 @@ struct State {
     mourners: Vec<Mourner>,
 }
 
-/// Is told of each node whose life ends.
-type Mourner = Arc<dyn Fn(&NodeId) + Send + Sync>;
+/// Is told of each node whose life ends, and shown what its disk holds then.
+type Mourner = Arc<dyn Fn(&NodeId, &dyn Files) + Send + Sync>;
 
 struct Node {
     env: Arc<SimEnv>,
@@ -189,7 +191,27 @@ impl SimWorld {
         F: Future<Output = T> + 'static,
         T: 'static,
     {
-        runner::run(self, scenario)
+        runner::run(self, scenario, None)
+    }
+
+    /// As [`SimWorld::run`], and calls `look` whenever the clock has taken so many steps.
+    ///
+    /// # Errors
+    /// As [`SimWorld::run`].
+    ///
+    /// # Panics
+    /// As [`SimWorld::run`].
+    pub(crate) fn run_watched<F, T>(
+        &self,
+        scenario: impl FnOnce(SimWorld) -> F,
+        steps: u64,
+        look: Box<dyn FnMut()>,
+    ) -> Result<T, SimError>
+    where
+        F: Future<Output = T> + 'static,
+        T: 'static,
+    {
+        runner::run(self, scenario, Some((steps, look)))
     }
 
     /// The seed.
@@ -263,13 +285,16 @@ impl SimWorld {
             disk.end_life(loss);
             self.shared.network.silence(node);
             self.shared.network.note(TraceKind::Crash, node, node);
-            mourners.iter().for_each(|mourner| mourner(node));
+            if !mourners.is_empty() {
+                let files = self.files(node);
+                mourners.iter().for_each(|mourner| mourner(node, &*files));
+            }
             drop(env);
         }
     }
 
-    /// Calls `mourner` for each node that crashes from now on, be it by a [`Failure::Crash`] of its disk.
-    pub fn on_crash(&self, mourner: impl Fn(&NodeId) + Send + Sync + 'static) {
+    /// Calls `mourner`, with what is on the disk, for each node that crashes from now on, be it by a [`Failure::Crash`] of its disk.
+    pub fn on_crash(&self, mourner: impl Fn(&NodeId, &dyn Files) + Send + Sync + 'static) {
         self.shared.lock().mourners.push(Arc::new(mourner));
     }
 
@@ -441,6 +466,18 @@ impl SimWorld {
         };
         self.shared.network.note(kind, node, node);
         env.freeze(frozen);
+    }
+
+    /// How full the network is.
+    pub(crate) fn load(&self) -> Load {
+        self.shared.network.load()
+    }
+
+    /// Sockets and timers that were made and not dropped.
+    pub(crate) fn living(&self) -> (usize, usize) {
+        let living = self.shared.network.living();
+        let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+        (count(&living.sockets), count(&living.timers))
     }
 
     /// What has happened on the path from one node to another.

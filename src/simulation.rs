@@ -35,12 +35,17 @@
 //! # Ok::<(), tombolo::simulation::SimulationError>(())
 //! ```
 
-mod check;
+mod failure;
 mod fault;
 mod inflict;
+mod invariant;
 pub mod plan;
+mod report;
+mod shrink;
 mod theatre;
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,22 +54,25 @@ use tombolo_actors::aggregate::Weigh;
 use tombolo_actors::identity::IdentityError;
 use tombolo_actors::shell::Census;
 use tombolo_core::aggregate::Aggregator;
-use tombolo_core::event::{Event, Finished, RoundRecord};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
-use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trainer;
 use tombolo_fabric::memory::Memory;
 
 use crate::federation::{Blueprint, Built, Source};
 use crate::identity::papers::Papers;
 use crate::sim::{SimError, SimWorld};
-use crate::topology::Diagnosis;
-use plan::{Dose, FaultError, FaultPlan, TimedFault};
-use theatre::{Crews, Theatre};
+use crate::topology::{self, Diagnosis};
+use invariant::{Checker, STEPS_PER_LOOK, Witness};
+use plan::{FaultError, TimedFault};
+use theatre::{Crews, Record, Theatre};
 
+pub use failure::Failure;
 pub use fault::*;
-pub use plan::Fault;
+pub use invariant::Violation;
+pub use plan::{Dose, Fault, FaultPlan, Stale};
+pub use report::SimulationReport;
+pub use shrink::RUNS_MAX;
 
 /// Virtual time after which a run that has not ended is given up, unless told otherwise.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
@@ -89,6 +97,9 @@ pub enum SimulationError {
     /// The topology.
     #[error("the topology has mistakes:\n{0}")]
     Topology(Box<Diagnosis>),
+    /// A file with a plan of faults.
+    #[error("the plan of faults has mistakes:\n{0}")]
+    FaultPlan(Box<Diagnosis>),
     /// A fault that cannot happen.
     #[error(transparent)]
     Fault(#[from] FaultError),
@@ -108,7 +119,10 @@ pub enum SimulationError {
     Start(String),
     /// It did not come to its end.
     #[error(transparent)]
-    World(#[from] SimError),
+    Failed(#[from] Box<Failure>),
+    /// It could not be run.
+    #[error(transparent)]
+    World(SimError),
 }
 
 impl From<Diagnosis> for SimulationError {
@@ -118,6 +132,7 @@ impl From<Diagnosis> for SimulationError {
 }
 
 /// Builds a simulation; see the module for an example.
+#[derive(Clone)]
 pub struct Simulation {
     blueprint: Blueprint,
     seed: u64,
@@ -125,6 +140,7 @@ pub struct Simulation {
     random: Option<Dose>,
     limit: Duration,
     training: Option<Duration>,
+    replay: Option<String>,
 }
 
 impl Simulation {
@@ -153,6 +169,7 @@ impl Simulation {
             random: None,
             limit: LIMIT,
             training: None,
+            replay: None,
         })
     }
 
@@ -161,6 +178,11 @@ impl Simulation {
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
+    }
+
+    /// What seeds the world.
+    pub fn world_seed(&self) -> u64 {
+        self.seed
     }
 
     /// Lets a fault happen at an instant of virtual time. One that could end lasts as long as the run.
@@ -190,6 +212,24 @@ impl Simulation {
     pub fn faults(mut self, plan: FaultPlan) -> Self {
         self.faults.faults.extend(plan.faults);
         self
+    }
+
+    /// Lets everything of a plan happen, too, that is written as TOML: a list of `[[fault]]`.
+    ///
+    /// # Errors
+    /// [`SimulationError::FaultPlan`] with every mistake.
+    pub fn faults_from_toml(self, text: &str) -> Result<Self, SimulationError> {
+        let plan = topology::parse_faults("faults", text, self.plan());
+        Ok(self.faults(plan.map_err(|diagnosis| SimulationError::FaultPlan(diagnosis.into()))?))
+    }
+
+    /// Lets everything of a plan in a file happen, too.
+    ///
+    /// # Errors
+    /// [`SimulationError::FaultPlan`] with every mistake.
+    pub fn faults_from_path(self, path: impl AsRef<Path>) -> Result<Self, SimulationError> {
+        let plan = topology::load_faults(path.as_ref(), self.plan());
+        Ok(self.faults(plan.map_err(|diagnosis| SimulationError::FaultPlan(diagnosis.into()))?))
     }
 
     /// Lets faults of every kind happen at random, too, drawn from the seed; all of them are over when the dose's span is.
@@ -255,7 +295,14 @@ impl Simulation {
         self
     }
 
-    /// The plan as it stands.
+    /// What a failure names as the command that replays it.
+    #[must_use]
+    pub fn replay(mut self, command: impl Into<String>) -> Self {
+        self.replay = Some(command.into());
+        self
+    }
+
+    /// The topology as it stands.
     pub fn plan(&self) -> &Plan {
         &self.blueprint.plan
     }
@@ -264,38 +311,158 @@ impl Simulation {
     ///
     /// # Errors
     /// See [`SimulationError`]. A run that ends with a reason of its own (quorum never met, for instance) is no error: see
-    /// [`SimulationReport::finished`].
+    /// [`SimulationReport::finished`]; nor is one that violates an invariant: see [`SimulationReport::sound`].
     pub fn run(self) -> Result<SimulationReport, SimulationError> {
-        self.blueprint.check_rules()?;
         let faults = self.fault_plan();
-        faults.check(self.plan())?;
-        let stage = Arc::new(self.stage()?);
+        self.prepare(&faults)?;
+        match self.play(faults)? {
+            Ending::Report(report) => Ok(*report),
+            Ending::Failed(failure) => Err(failure.into()),
+            Ending::Panicked(failure, panic) => {
+                eprintln!("{failure}");
+                resume_unwind(panic)
+            }
+        }
+    }
+
+    /// Runs twice. If the two runs differ, the report has a violation of SEED-1 that says where.
+    ///
+    /// # Errors
+    /// As [`Simulation::run`].
+    pub fn run_twice(self) -> Result<SimulationReport, SimulationError> {
+        let mut report = self.clone().run()?;
+        let again = self.run()?;
+        report
+            .violations
+            .extend(invariant::differs(&report, &again));
+        Ok(report)
+    }
+
+    /// Runs, and if that fails makes the plan of faults smaller by running again and again, at most `runs_max` times ([`RUNS_MAX`] is enough for most),
+    /// as long as it fails in the same way. Returns the smallest failure; `None` if there is none.
+    ///
+    /// # Errors
+    /// It could not be run at all.
+    pub fn shrink(self, runs_max: usize) -> Result<Option<Failure>, SimulationError> {
+        let faults = self.fault_plan();
+        self.prepare(&faults)?;
+        let Some(first) = self.play(faults.clone())?.failure() else {
+            return Ok(None);
+        };
+        let mut smallest = first.clone();
+        // A plan of our own from here on: the command that draws the large one does not replay a small one.
+        let again = Simulation {
+            replay: None,
+            random: None,
+            ..self
+        };
+        shrink::shrink(faults, runs_max, |plan| {
+            let failure = again.play(plan.clone()).ok().and_then(Ending::failure);
+            let same = failure.filter(|failure| failure.law == first.law);
+            let fails = same.is_some();
+            smallest = same.unwrap_or_else(|| smallest.clone());
+            fails
+        });
+        Ok(Some(smallest))
+    }
+
+    /// Whether all of it can be.
+    fn prepare(&self, faults: &FaultPlan) -> Result<(), SimulationError> {
+        self.blueprint.check_rules()?;
+        Ok(faults.check(self.plan())?)
+    }
+}
+
+/// How a run ended.
+enum Ending {
+    Report(Box<SimulationReport>),
+    /// It hung, or stood still.
+    Failed(Box<Failure>),
+    /// The simulation itself panicked.
+    Panicked(Box<Failure>, Box<dyn Any + Send>),
+}
+
+impl Ending {
+    fn failure(self) -> Option<Failure> {
+        match self {
+            Ending::Report(report) => report.failure(),
+            Ending::Failed(failure) | Ending::Panicked(failure, _) => Some(*failure),
+        }
+    }
+}
+
+impl Simulation {
+    /// One run.
+    fn play(&self, faults: FaultPlan) -> Result<Ending, SimulationError> {
+        let stage = Arc::new(self.stage(&faults)?);
         let world = SimWorld::new(self.seed);
         world.set_limit(self.limit);
         if let Some(training) = self.training {
             world.set_training(training, TRAINING_SPREAD);
         }
-        let scene = stage.clone();
         let crews = Crews::default();
-        let cast = crews.clone();
-        let outcome =
-            world.run(move |world| async move { scene.play(&world, &cast, &faults).await })?;
-        let finished = outcome?;
-        let events = std::mem::take(&mut *stage.record.events());
-        let violations = check::violations(&stage.plan, &events);
-        Ok(SimulationReport {
+        let look = {
+            let (stage, world, crews) = (stage.clone(), world.clone(), crews.clone());
+            Box::new(move || stage.look(&world, &crews))
+        };
+        let (scene, plan) = (stage.clone(), faults.clone());
+        let run = AssertUnwindSafe(|| {
+            let play = |world| async move { scene.play(&world, &crews, &plan).await };
+            world.run_watched(play, STEPS_PER_LOOK, look)
+        });
+        let outcome = catch_unwind(run);
+        let failed = |law: &str, reason: String| {
+            let mut events = Failure::last(&stage.record.log().events);
+            events.extend(world.events().iter().map(ToString::to_string));
+            Box::new(Failure {
+                seed: self.seed,
+                faults: faults.clone(),
+                law: law.to_owned(),
+                reasons: vec![reason],
+                events,
+                replay: self.replay_command(),
+            })
+        };
+        let finished = match outcome {
+            Ok(Ok(finished)) => finished?,
+            Ok(Err(SimError::Limit { limit, .. })) => {
+                let reason = format!(
+                    "hang: it did not end within {limit:?} of virtual time; raise the limit, or find who waits for what never comes"
+                );
+                return Ok(Ending::Failed(failed("hang", reason)));
+            }
+            Ok(Err(SimError::Stalled { at, .. })) => {
+                let reason = format!(
+                    "standstill: from {at:?} on tasks wake each other without waiting for anything"
+                );
+                return Ok(Ending::Failed(failed("standstill", reason)));
+            }
+            Ok(Err(error)) => return Err(SimulationError::World(error)),
+            Err(panic) => {
+                let reason = format!(
+                    "panic: {}",
+                    tombolo_actors::shell::panic_text(panic.as_ref())
+                );
+                return Ok(Ending::Panicked(failed("panic", reason), panic));
+            }
+        };
+        let left = stage.leftovers(&world);
+        let mut log = stage.record.log();
+        log.checker.on_leftovers(world.now(), &left);
+        Ok(Ending::Report(Box::new(SimulationReport {
             finished,
             rounds: stage.record.ledger.rounds_from(0),
-            trace_hash: trace_hash(world.trace_hash(), &events),
+            trace_hash: report::trace_hash(world.trace_hash(), &log.events),
             virtual_time: Duration::from_micros(world.now().0),
-            violations,
-            events,
-        })
+            violations: log.checker.violations(),
+            events: std::mem::take(&mut log.events),
+            seed: self.seed,
+            faults: faults.clone(),
+            replay: self.replay_command(),
+        })))
     }
-}
 
-impl Simulation {
-    fn stage(&self) -> Result<Theatre, SimulationError> {
+    fn stage(&self, faults: &FaultPlan) -> Result<Theatre, SimulationError> {
         let first = self.plan().coordinator.clone();
         let built = self.blueprint.clone().build(&first);
         let Built {
@@ -308,6 +475,12 @@ impl Simulation {
             node: first,
             reason,
         })?;
+        let witness = Witness::of(&plan, &layout);
+        let (trainer, rule) = match &witness {
+            Some(witness) => (witness.trainers(trainer), witness.rule(rule)),
+            None => (trainer, rule),
+        };
+        let checker = Checker::new(plan.clone(), faults.clone(), witness);
         let papers = |node: &tombolo_core::plan::NodePlan| (node.id.clone(), Papers::default());
         Ok(Theatre {
             configuration,
@@ -315,50 +488,37 @@ impl Simulation {
             seed: self.seed,
             memory: Memory::new(),
             census: Census::default(),
-            record: Arc::default(),
+            record: Arc::new(Record::new(checker)),
             papers: plan.nodes().map(papers).collect(),
             plan,
             trainer,
             layout,
         })
     }
-}
 
-/// One hash over everything that happened: packets (time, kind, size, ends) and events.
-fn trace_hash(packets: u64, events: &[(Micros, Event)]) -> u64 {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&packets.to_le_bytes());
-    for (at, event) in events {
-        hasher.update(&at.0.to_le_bytes());
-        hasher.update(&serde_json::to_vec(event).unwrap_or_default());
-    }
-    u64::from_le_bytes(
-        hasher.finalize().as_bytes()[..8]
-            .try_into()
-            .expect("a hash has 32 bytes"),
-    )
-}
-
-/// What came of a simulation.
-#[derive(Debug, Clone)]
-pub struct SimulationReport {
-    /// The last line.
-    pub finished: Finished,
-    /// Every round that ended, in order.
-    pub rounds: Vec<RoundRecord>,
-    /// Equal for equal seeds, topologies and versions.
-    pub trace_hash: u64,
-    /// How long it took in virtual time.
-    pub virtual_time: Duration,
-    /// Invariants that were violated, in words; none unless there is a bug.
-    pub violations: Vec<String>,
-    /// Everything that was reported, with its virtual time.
-    pub events: Vec<(Micros, Event)>,
-}
-
-impl SimulationReport {
-    /// Every round that ended, in order.
-    pub fn rounds(&self) -> &[RoundRecord] {
-        &self.rounds
+    fn replay_command(&self) -> String {
+        if let Some(command) = &self.replay {
+            return command.clone();
+        }
+        let seed = self.seed;
+        let faults = self.random.is_some() || !self.faults.faults.is_empty();
+        match self.blueprint.path() {
+            Some(path) => {
+                let with = if faults {
+                    " --faults FILE, where FILE holds what was made to go wrong"
+                } else {
+                    ""
+                };
+                format!("tombolo sim {path} --seed {seed}{with}")
+            }
+            None => {
+                let with = if faults {
+                    " and .faults_from_toml() of what was made to go wrong"
+                } else {
+                    ""
+                };
+                format!("the same Simulation with .seed({seed}){with}")
+            }
+        }
     }
 }

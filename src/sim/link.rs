@@ -16,7 +16,7 @@ pub use fault::PathFault;
 pub const HEADER_BYTES: u64 = 28;
 
 /// The most bytes on the way at once, whatever the queue: far above any window of ours, far below what a machine holds.
-const IN_FLIGHT_BYTES_MAX: u64 = 256 << 20;
+pub const IN_FLIGHT_BYTES_MAX: u64 = 256 << 20;
 
 /// How a path behaves, one way.
 #[derive(Debug, Clone, PartialEq)]
@@ -184,6 +184,11 @@ impl Link {
     /// Whether nothing passes.
     pub fn is_cut(&self) -> bool {
         self.cut
+    }
+
+    /// Bytes on the way.
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight
     }
 
     fn reckon(&mut self) {

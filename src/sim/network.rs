@@ -5,6 +5,7 @@ mod clock;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use super::link::{Fate, Link, LinkModel, LinkStatistics, PathFault};
 use super::trace::{Noted, Trace, TraceEvent, TraceKind};
 
 /// What a socket holds for a reader that does not come, as `SO_RCVBUF` does.
-const INBOX_BYTES_MAX: usize = 4 << 20;
+pub const INBOX_BYTES_MAX: usize = 4 << 20;
 
 /// The first port given to who asks for any.
 const PORT_FIRST: u16 = 40_000;
@@ -29,6 +30,25 @@ const PORT_FIRST: u16 = 40_000;
 #[derive(Clone)]
 pub struct Network {
     inner: Arc<Mutex<Inner>>,
+    living: Arc<Living>,
+}
+
+/// Sockets and timers that were made and not dropped.
+#[derive(Debug, Default)]
+pub struct Living {
+    pub sockets: AtomicUsize,
+    pub timers: AtomicUsize,
+}
+
+/// What a network holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Bytes in the fullest socket.
+    pub inbox_bytes: usize,
+    /// Bytes on the fullest path.
+    pub in_flight_bytes: u64,
+    /// Wake-ups and arrivals to come.
+    pub events: usize,
 }
 
 impl std::fmt::Debug for Network {
@@ -94,6 +114,7 @@ pub fn address(node: &NodeId) -> Ipv6Addr {
 impl Network {
     pub fn new(seed: u64) -> Self {
         Network {
+            living: Arc::default(),
             inner: Arc::new(Mutex::new(Inner {
                 seed,
                 clock: Clock::Before,
@@ -344,10 +365,20 @@ impl Network {
             .collect()
     }
 
-    /// How many events are to come.
-    #[cfg(test)]
-    pub fn pending(&self) -> usize {
-        self.lock().events.len()
+    /// How full it is.
+    pub fn load(&self) -> Load {
+        let inner = self.lock();
+        let inboxes = inner.sockets.values().map(|socket| socket.inbox_bytes);
+        Load {
+            inbox_bytes: inboxes.max().unwrap_or(0),
+            in_flight_bytes: inner.links.values().map(Link::in_flight).max().unwrap_or(0),
+            events: inner.events.len(),
+        }
+    }
+
+    /// Counts sockets and timers.
+    pub fn living(&self) -> &Living {
+        &self.living
     }
 }
 

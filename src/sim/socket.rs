@@ -6,6 +6,7 @@ use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -26,6 +27,7 @@ pub struct SimSocket {
 
 impl SimSocket {
     pub fn new(network: Network, (local, id): (SocketAddr, u64)) -> Self {
+        network.living().sockets.fetch_add(1, Ordering::Relaxed);
         SimSocket { network, local, id }
     }
 }
@@ -33,6 +35,8 @@ impl SimSocket {
 impl Drop for SimSocket {
     fn drop(&mut self) {
         self.network.unbind(self.local, self.id);
+        let living = self.network.living();
+        living.sockets.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -171,6 +175,7 @@ pub struct Timer {
 
 impl Timer {
     pub fn new(network: Network, at: u64) -> Self {
+        network.living().timers.fetch_add(1, Ordering::Relaxed);
         Timer {
             network,
             at,
@@ -213,6 +218,8 @@ impl Future for Timer {
 impl Drop for Timer {
     fn drop(&mut self) {
         self.disarm();
+        let living = self.network.living();
+        living.timers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -234,7 +241,7 @@ mod tests {
                     scope: Scope::new(),
                     clocks: Clocks::default(),
                 };
-                let before = network.pending();
+                let before = network.load().events;
                 let at = |seconds| runtime.now() + Duration::from_secs(seconds);
                 let mut timer = runtime.new_timer(at(1));
                 for seconds in 2..100 {
@@ -243,11 +250,11 @@ mod tests {
                         Poll::Ready(poll.is_pending() && timer.as_mut().poll(context).is_pending())
                     });
                     assert!(armed.await);
-                    assert_eq!(network.pending(), before + 1);
+                    assert_eq!(network.load().events, before + 1);
                     timer.as_mut().reset(at(seconds));
                 }
                 drop(timer);
-                assert_eq!(network.pending(), before);
+                assert_eq!(network.load().events, before);
             })
             .unwrap();
     }

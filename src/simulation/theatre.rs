@@ -20,6 +20,7 @@ use tombolo_fabric::memory::Memory;
 
 use super::SimulationError;
 use super::inflict::{Phase, Weather, timeline};
+use super::invariant::{Checker, Leftovers, Look};
 use super::plan::FaultPlan;
 use crate::federation::Ledger;
 use crate::identity::NodeIdentity;
@@ -29,16 +30,37 @@ use crate::sim::SimWorld;
 /// How long nodes may take, in virtual time, to hear that the run is over.
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 
-/// What happened, as it happens.
-#[derive(Default)]
+/// What happened, and what of it broke a law, as it happens.
 pub(super) struct Record {
-    events: Mutex<Vec<(Micros, Event)>>,
+    log: Mutex<Log>,
     pub ledger: Ledger,
 }
 
+pub(super) struct Log {
+    pub events: Vec<(Micros, Event)>,
+    pub checker: Checker,
+}
+
 impl Record {
-    pub fn events(&self) -> MutexGuard<'_, Vec<(Micros, Event)>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn new(checker: Checker) -> Self {
+        Record {
+            log: Mutex::new(Log {
+                events: Vec::new(),
+                checker,
+            }),
+            ledger: Ledger::default(),
+        }
+    }
+
+    pub fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, at: Micros, event: Event) {
+        self.ledger.record(&event);
+        let mut log = self.log();
+        log.checker.on_event(at, &event);
+        log.events.push((at, event));
     }
 }
 
@@ -72,8 +94,7 @@ impl Theatre {
             world.env(&node.id);
         }
         world.link_as_planned(&self.plan);
-        let memory = self.memory.clone();
-        world.on_crash(move |node| memory.crash(node.as_str()));
+        self.mourn(world);
         for node in self.plan.nodes() {
             self.start(world, crews, &node.id)?;
         }
@@ -86,14 +107,61 @@ impl Theatre {
                 () = world.sleep(wait) => {}
             }
             let fault = &faults.faults[nth].fault;
+            self.record
+                .log()
+                .checker
+                .on_fault(world.now(), fault, phase);
             match phase {
                 Phase::Begins => weather.begin(nth, fault)?,
                 Phase::Ends => weather.end(nth)?,
             }
         }
         let finished = self.record.ledger.finished().await;
+        let now = world.now();
+        self.record.log().checker.on_end(now, &finished);
         self.leave(world, crews).await;
         Ok(finished)
+    }
+
+    /// When a node's power goes, its neighbours cannot READ its memory any more, and its disk is all that is left of it.
+    fn mourn(&self, world: &SimWorld) {
+        let (memory, record, clock) = (self.memory.clone(), self.record.clone(), world.clock());
+        world.on_crash(move |node, disk| {
+            memory.crash(node.as_str());
+            record.log().checker.on_power_cut(clock(), node, disk);
+        });
+    }
+
+    /// How full everything is.
+    pub fn look(&self, world: &SimWorld, crews: &Crews) {
+        let crews = crews.borrow();
+        let mut look = Look {
+            network: world.load(),
+            ..Look::default()
+        };
+        for (node, crew) in crews.iter() {
+            look.queues.insert(node.clone(), crew.longest_queue());
+            let fullest = crew.outboxes.values().map(|outbox| outbox.waiting()).max();
+            look.outboxes
+                .insert(node.clone(), fullest.unwrap_or_default());
+            look.fabric.insert(node.clone(), crew.fabric.stats());
+        }
+        self.record.log().checker.on_look(world.now(), &look);
+    }
+
+    /// What is left of a world that is over.
+    pub fn leftovers(&self, world: &SimWorld) -> Leftovers {
+        let (sockets, timers) = world.living();
+        let (devices, regions) = self.memory.in_use();
+        Leftovers {
+            actors: self.census.counts(),
+            // One is ours.
+            reporters: Arc::strong_count(&self.record) - 1,
+            sockets,
+            timers,
+            devices,
+            regions,
+        }
     }
 
     /// Starts a node's actors on the view of the world that it has now.
@@ -123,10 +191,7 @@ impl Theatre {
         let sink = {
             // The world's clock and not the node's, which may drift: what happened first stands first.
             let (record, clock) = (self.record.clone(), world.clock());
-            Arc::new(move |event: Event| {
-                record.ledger.record(&event);
-                record.events().push((clock(), event));
-            })
+            Arc::new(move |event: Event| record.take(clock(), event))
         };
         let stage = Stage {
             node: node.clone(),

@@ -63,7 +63,7 @@ fn storm(seed: u64) -> SimulationReport {
 fn after_a_storm_everybody_is_counted_again() {
     for seed in seeds::range("TOMBOLO_STORMS", 0..12) {
         let report = storm(seed);
-        assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
+        assert_eq!(report.violations, [], "seed {seed}");
         assert_eq!(
             report.finished.reason,
             "",
