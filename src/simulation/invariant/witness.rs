@@ -267,3 +267,300 @@ fn same_bits(a: &[f32], b: &[f32]) -> bool {
     let equal = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
     a.len() == b.len() && a.iter().zip(b).all(equal)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tombolo_core::aggregate;
+    use tombolo_core::event::RoundState;
+    use tombolo_core::fold::{self, Counted};
+    use tombolo_core::plan::SyncEvery;
+    use tombolo_core::rng::Rng;
+    use tombolo_core::tensor::Hash;
+    use tombolo_core::time::Micros;
+
+    use super::*;
+    use crate::simulation::invariant::State;
+    use crate::simulation::plan::FaultPlan;
+    use crate::topology;
+
+    const NODES: [&str; 4] = ["reef/a", "reef/b", "bay/gate", "bay/c"];
+
+    fn plan() -> Plan {
+        // In file order the domains are not in the order of their names.
+        let text = r#"
+            [federation]
+            name = "f"
+            [aggregator]
+            kind = "fedavg"
+            clip = 2.0
+            [[domain]]
+            name = "reef"
+            nodes = ["a", "b"]
+            [[domain]]
+            name = "bay"
+            nodes = ["gate", "c"]
+        "#;
+        topology::parse("f", text, Path::new(".")).unwrap()
+    }
+
+    /// Adds numbers of its own, and others each time if it does not repeat itself.
+    struct Noise {
+        rng: Rng,
+        repeats: bool,
+    }
+
+    impl Trainer for Noise {
+        fn layout(&self) -> Layout {
+            Layout::new([("weight", vec![50])]).unwrap()
+        }
+
+        fn initialize(&mut self, _: u64, _: &mut [f32]) -> Result<(), TrainError> {
+            Ok(())
+        }
+
+        fn train(&mut self, task: &Task, parameters: &mut [f32]) -> Result<Trained, TrainError> {
+            if self.repeats {
+                self.rng = Rng::derive(task.round, &[task.node.as_str().as_bytes()]);
+            }
+            for parameter in parameters {
+                *parameter += self.rng.next_f64() as f32 - 0.3;
+            }
+            Ok(Trained {
+                samples: 10,
+                loss: 1.0,
+                steps: 1,
+                learning_rate: 0.1,
+            })
+        }
+
+        fn evaluate(&mut self, _: &[f32]) -> Result<Evaluation, TrainError> {
+            unreachable!("nobody evaluates here")
+        }
+    }
+
+    /// A round as the actors would make it, seen by a witness.
+    struct Stage {
+        plan: Plan,
+        fold: Fold,
+        trainers: TrainerFactory,
+        rule: Box<dyn Aggregator>,
+        updates: BTreeMap<String, Vec<f32>>,
+        weights: Vec<Weight>,
+    }
+
+    impl Stage {
+        fn new(repeats: bool) -> Self {
+            let plan = plan();
+            let witness = Witness::default();
+            let trainers = witness.trainers(Arc::new(move |_| {
+                Ok(Box::new(Noise {
+                    rng: Rng::new(7),
+                    repeats,
+                }))
+            }));
+            let settings = plan.aggregator.clone();
+            let rule = witness.rule(Arc::new(move || {
+                Rule::Trait(aggregate::build(&settings).unwrap())
+            }));
+            let Rule::Trait(rule) = rule() else {
+                unreachable!("it was one")
+            };
+            let mut stage = Stage {
+                plan,
+                fold: Fold::new(Some(witness)),
+                trainers,
+                rule,
+                updates: BTreeMap::new(),
+                weights: Vec::new(),
+            };
+            NODES.iter().for_each(|name| stage.train(name));
+            stage
+        }
+
+        fn train(&mut self, name: &str) {
+            let node: NodeId = name.parse().unwrap();
+            let mut trainer = (self.trainers)(&node).unwrap();
+            let task = Task {
+                node,
+                round: 1,
+                seed: 1,
+                sync_every: SyncEvery::Steps(1),
+            };
+            let mut model = vec![0.25; 50];
+            trainer.train(&task, &mut model).unwrap();
+            let update = model.iter().map(|local| local - 0.25).collect();
+            self.updates.insert(name.to_owned(), update);
+        }
+
+        fn weigh(&mut self) -> Vec<&'static str> {
+            let report = |(name, update): (&String, &Vec<f32>)| Report {
+                node: name.parse().unwrap(),
+                samples: 10 * update.len() as u64 + name.len() as u64,
+                loss: 1.0,
+                steps: 1,
+                learning_rate: 0.1,
+                norm: update
+                    .iter()
+                    .map(|e| f64::from(*e).powi(2))
+                    .sum::<f64>()
+                    .sqrt(),
+                finite: true,
+            };
+            let reports: Vec<Report> = self.updates.iter().map(report).collect();
+            self.weights = self.rule.weigh(&reports).unwrap();
+            self.tell(&Event::Weighed {
+                round: 1,
+                nodes: Vec::new(),
+            })
+        }
+
+        /// The fold over some, as core does it.
+        fn fold(&mut self, counted: &[&str], spoil: bool) {
+            let terms = |names: [&str; 2]| -> Vec<Counted<'_>> {
+                let names = names.into_iter().filter(|name| counted.contains(name));
+                let term = |name: &str| {
+                    let weight = self.weights.iter().find(|w| w.node.as_str() == name);
+                    let weight = weight.unwrap();
+                    Counted {
+                        weight: weight.weight,
+                        clip: weight.clip,
+                        update: &self.updates[name],
+                    }
+                };
+                names.map(term).collect()
+            };
+            let domains = [terms(["bay/gate", "bay/c"]), terms(["reef/a", "reef/b"])];
+            let mut mean = fold::reference(&domains).unwrap();
+            if spoil {
+                mean[49] = f32::from_bits(mean[49].to_bits() ^ 1);
+            }
+            self.rule.finish(&mut mean).unwrap();
+        }
+
+        fn end(&mut self, counted: &[&str]) -> Vec<&'static str> {
+            self.tell(&Event::Round(RoundRecord {
+                round: 1,
+                epoch: 1,
+                state: RoundState::Committed,
+                reason: String::new(),
+                counted: counted.iter().map(|name| name.parse().unwrap()).collect(),
+                late: Vec::new(),
+                refused: Vec::new(),
+                accuracy: 0.0,
+                loss: 0.0,
+                weight_norm: 0.0,
+                bytes: 0,
+                bytes_down: 0,
+                bytes_up: 0,
+                model_hash: Hash::default(),
+                elapsed_s: 0.0,
+            }))
+        }
+
+        fn tell(&mut self, event: &Event) -> Vec<&'static str> {
+            let mut found = Vec::new();
+            let mut cx = Cx {
+                at: Micros::default(),
+                plan: &self.plan,
+                faults: &FaultPlan::default(),
+                state: &State::default(),
+                found: &mut found,
+            };
+            self.fold.on_event(&mut cx, event);
+            found.iter().map(|violation| violation.law).collect()
+        }
+    }
+
+    #[test]
+    fn the_mean_is_the_fold_over_the_counted_to_the_last_bit() {
+        let some = ["bay/c", "reef/a", "reef/b"];
+        for (folded, told, spoil, broken) in [
+            (&NODES[..], &NODES[..], false, false),
+            (&some[..], &some[..], false, false),
+            (&NODES[..], &NODES[..], true, true),
+            (&NODES[..], &some[..], false, true),
+            (&some[..], &NODES[..], false, true),
+        ] {
+            let mut stage = Stage::new(true);
+            assert_eq!(stage.weigh(), [""; 0]);
+            stage.fold(folded, spoil);
+            let expected: &[&str] = if broken { &["ROUND-1"] } else { &[] };
+            assert_eq!(stage.end(told), expected, "{folded:?} {told:?} {spoil}");
+        }
+    }
+
+    #[test]
+    fn who_was_not_seen_to_train_or_was_not_weighed_is_not_counted() {
+        let mut stage = Stage::new(true);
+        stage.weigh();
+        stage.fold(&NODES, false);
+        assert_eq!(stage.end(&["bay/c", "bay/z"]), ["ROUND-1"]);
+    }
+
+    /// A node that trains again makes the same update; a trainer that does not is not judged.
+    #[test]
+    fn a_second_training_changes_nothing_or_cannot_be_judged() {
+        let mut stage = Stage::new(true);
+        stage.weigh();
+        stage.train("bay/c");
+        stage.fold(&NODES, true);
+        assert_eq!(stage.end(&NODES), ["ROUND-1"]);
+        let mut stage = Stage::new(false);
+        stage.weigh();
+        // Another life of the node, with another generator.
+        let node: NodeId = "bay/c".parse().unwrap();
+        let task = Task {
+            node: node.clone(),
+            round: 1,
+            seed: 1,
+            sync_every: SyncEvery::Steps(1),
+        };
+        let mut trainer = (stage.trainers)(&node).unwrap();
+        for _ in 0..2 {
+            trainer.train(&task, &mut [0.25; 50]).unwrap();
+        }
+        stage.fold(&NODES, true);
+        assert_eq!(stage.end(&NODES), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_counted_is_within_the_clip_bound() {
+        let mut stage = Stage::new(true);
+        for element in stage.updates.get_mut("bay/c").unwrap() {
+            *element *= 100.0;
+        }
+        assert_eq!(stage.weigh(), [""; 0], "clipped");
+        let witness = stage.fold.witness.clone().unwrap();
+        stage.weigh();
+        let report = Report {
+            node: "bay/c".parse().unwrap(),
+            samples: 1,
+            loss: 1.0,
+            steps: 1,
+            learning_rate: 1.0,
+            norm: 2.1,
+            finite: true,
+        };
+        let weight = Weight {
+            node: report.node.clone(),
+            weight: 1.0,
+            clip: 1.0,
+            reason: String::new(),
+        };
+        witness.lock().weighed = Some((vec![report], vec![weight]));
+        let weighed = Event::Weighed {
+            round: 2,
+            nodes: Vec::new(),
+        };
+        assert_eq!(stage.tell(&weighed), ["MODEL-2"]);
+    }
+
+    #[test]
+    fn a_model_that_is_too_large_is_not_watched() {
+        let layout = |len| Layout::new([("weight", vec![len])]).unwrap();
+        assert!(Witness::of(&plan(), &layout(ELEMENTS_MAX / 4)).is_some());
+        assert!(Witness::of(&plan(), &layout(ELEMENTS_MAX / 4 + 1)).is_none());
+    }
+}
