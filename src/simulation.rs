@@ -490,6 +490,7 @@ impl Simulation {
             census: Census::default(),
             record: Arc::new(Record::new(checker)),
             papers: plan.nodes().map(papers).collect(),
+            machines: Default::default(),
             plan,
             trainer,
             layout,

@@ -4,6 +4,7 @@
 //! `syntax` speaks where the text is not TOML; `diagnosis` tells all of it. The JSON schema for editors comes from the same tables.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tombolo_core::plan::Plan;
 use toml::de::DeTable;
@@ -48,6 +49,15 @@ const TOO_MUCH: &str = "a topology of 1024 nodes needs far less: is it the right
 pub struct Options {
     /// Names of aggregation rules that the program registered.
     pub registered: Vec<String>,
+}
+
+/// Reads a duration as a topology writes it: a number and one of `us`, `ms`, `s`, `min`, `h`, `d`.
+///
+/// # Errors
+///
+/// What is wrong with it, in words that go behind it.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    units::duration(text)
 }
 
 /// Reads and checks a topology file. Relative paths in it resolve against its folder.

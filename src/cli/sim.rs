@@ -1,6 +1,7 @@
 //! `tombolo sim FILE`.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 
@@ -23,6 +24,12 @@ pub struct Sim {
     /// What goes wrong: a file with a list of [[fault]], or `random` for faults of every kind in the first virtual minute, drawn from the seed.
     #[arg(long, value_name = "FAULTS.toml")]
     faults: Option<PathBuf>,
+    /// With `--faults random`: how many begin in that minute.
+    #[arg(long, value_name = "N", default_value_t = Dose::default().per_minute)]
+    faults_per_minute: u32,
+    /// How long a node's training takes in virtual time, give or take a fifth, such as 2s.
+    #[arg(long, value_name = "SPAN", default_value = "40ms", value_parser = tombolo::topology::duration)]
+    training: Duration,
     /// Write what goes wrong to this file, as `--faults` reads it; with `--shrink`, the smallest part of it that still fails.
     #[arg(long, value_name = "FILE")]
     faults_out: Option<PathBuf>,
@@ -71,19 +78,25 @@ impl Sim {
     }
 
     fn simulation(&self) -> Result<Simulation, SimulationError> {
-        let mut simulation = Simulation::from_path(&self.file)?;
+        let mut simulation = Simulation::from_path(&self.file)?.training(self.training);
         if let Some(seed) = self.seed {
             simulation = simulation.seed(seed);
         }
         let mut command = format!(
-            "tombolo sim {} --seed {}",
+            "tombolo sim {} --seed {} --training {}",
             quoted(&self.file),
-            simulation.world_seed()
+            simulation.world_seed(),
+            format!("{:?}", self.training).replace('µ', "u"),
         );
         if let Some(faults) = &self.faults {
             command = format!("{command} --faults {}", quoted(faults));
+            let per_minute = self.faults_per_minute;
             simulation = match faults.to_str() {
-                Some("random") => simulation.random_faults(Dose::default()),
+                Some("random") => {
+                    command = format!("{command} --faults-per-minute {per_minute}");
+                    let span = Dose::default().span;
+                    simulation.random_faults(Dose { per_minute, span })
+                }
                 _ => simulation.faults_from_path(faults)?,
             };
         }

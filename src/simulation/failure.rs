@@ -24,7 +24,7 @@ pub struct Failure {
     pub law: String,
     /// Why it is a failure; one or more.
     pub reasons: Vec<String>,
-    /// What happened last, one a line.
+    /// What happened last before it, one a line.
     pub events: Vec<String>,
     /// The command that replays it.
     pub replay: String,
@@ -52,7 +52,7 @@ impl fmt::Display for Failure {
         if let more @ 1.. = self.reasons.len().saturating_sub(REASONS_SHOWN) {
             writeln!(f, "  and {more} more")?;
         }
-        writeln!(f, "the last events were")?;
+        writeln!(f, "the last events before that were")?;
         for event in &self.events {
             writeln!(f, "  {event}")?;
         }

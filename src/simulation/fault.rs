@@ -25,7 +25,7 @@ pub fn restart(node: &str) -> Fault {
     }
 }
 
-/// A node starts again with an empty disk: a new machine of the same name.
+/// A node starts again with an empty disk: a new machine of the same name, which listens elsewhere.
 pub fn restart_without_disk(node: &str) -> Fault {
     Fault::Restart {
         node: node.into(),

@@ -196,6 +196,7 @@ impl<'a> Weather<'a> {
         self.cut_power(node, Loss::Everything);
         if without_disk {
             self.world.forget(node);
+            self.theatre.replace(node);
         }
         self.power_back(node)
     }

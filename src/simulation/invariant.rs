@@ -89,8 +89,12 @@ struct Cx<'a> {
 
 impl Cx<'_> {
     fn violated(&mut self, law: &'static str, what: String) {
+        self.violated_at(self.at, law, what);
+    }
+
+    /// For what is known only later.
+    fn violated_at(&mut self, at: Micros, law: &'static str, what: String) {
         if self.found.len() < VIOLATIONS_MAX {
-            let at = self.at;
             self.found.push(Violation { law, at, what });
         }
     }

@@ -74,7 +74,7 @@ pub enum Fault {
         /// Who.
         node: String,
     },
-    /// The node starts again; if it is up it is cut off first. Without its disk it is a new machine of the same name.
+    /// The node starts again; if it is up it is cut off first. Without its disk it is a new machine of the same name, which listens elsewhere.
     Restart {
         /// Who.
         node: String,

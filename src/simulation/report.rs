@@ -39,13 +39,17 @@ impl SimulationReport {
 
     /// What failed, if an invariant was violated.
     pub fn failure(&self) -> Option<Failure> {
-        let first = self.violations.first()?;
+        let first = self
+            .violations
+            .iter()
+            .min_by_key(|violation| violation.at)?;
+        let before = self.events.partition_point(|(at, _)| *at <= first.at);
         Some(Failure {
             seed: self.seed,
             faults: self.faults.clone(),
             law: first.law.to_owned(),
             reasons: self.violations.iter().map(ToString::to_string).collect(),
-            events: Failure::last(&self.events),
+            events: Failure::last(&self.events[..before]),
             replay: self.replay.clone(),
         })
     }

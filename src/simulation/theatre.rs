@@ -30,6 +30,9 @@ use crate::sim::SimWorld;
 /// How long nodes may take, in virtual time, to hear that the run is over.
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 
+/// Where every node listens, until it is replaced by a new machine.
+const PORT: u16 = 7000;
+
 /// What happened, and what of it broke a law, as it happens.
 pub(super) struct Record {
     log: Mutex<Log>,
@@ -77,6 +80,8 @@ pub(super) struct Theatre {
     pub record: Arc<Record>,
     /// The certificates that nodes show.
     pub papers: BTreeMap<NodeId, Papers>,
+    /// How often each node was replaced by a new machine.
+    pub machines: Mutex<BTreeMap<NodeId, u16>>,
 }
 
 /// The actors of each node that was started; of one that is down, its last ones.
@@ -183,6 +188,7 @@ impl Theatre {
             Arc::new(move || env.unix_time())
         };
         let papers = self.papers[node].clone();
+        let machine = self.machines().get(node).copied().unwrap_or(0);
         let identity = NodeIdentity::seeded_with(&self.plan, node, self.seed, clock, papers)?;
         let device = self
             .memory
@@ -208,9 +214,18 @@ impl Theatre {
             trainer: self.trainer.clone(),
             rule: self.rule.clone(),
             configuration: self.configuration,
-            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT.saturating_add(machine))),
         })
         .map_err(|error| SimulationError::Start(error.to_string()))
+    }
+
+    /// From now on the node is another machine, which listens elsewhere.
+    pub fn replace(&self, node: &NodeId) {
+        *self.machines().entry(node.clone()).or_default() += 1;
+    }
+
+    fn machines(&self) -> MutexGuard<'_, BTreeMap<NodeId, u16>> {
+        self.machines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives every node that still runs the time to hear that the run is over.

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use tombolo::core::ids::NodeId;
 use tombolo::core::rng::Rng;
-use tombolo::core::tensor::Layout;
-use tombolo::core::trainer::{Evaluation, Task, TrainError, Trained, Trainer};
-use tombolo::simulation::{Dose, Simulation, SimulationReport, secs};
+use tombolo::simulation::{
+    Dose, Failure, RUNS_MAX, Simulation, SimulationError, SimulationReport, secs,
+};
 
+use crate::probe::Probe;
 use crate::seeds;
 
 /// Federations of 9 to 16 nodes in 2 to 5 domains, whose rounds take a bit more than two seconds.
@@ -52,96 +52,65 @@ fn federation(seed: u64) -> String {
     text
 }
 
-/// A model of nothing: its updates follow from node and round, and cost next to no time.
-struct Probe {
-    layout: Layout,
-}
-
-impl Probe {
-    fn new(_: &NodeId) -> Self {
-        let tensors = [("weight", vec![97, 64]), ("bias", vec![64])];
-        Probe {
-            layout: Layout::new(tensors).unwrap(),
-        }
-    }
-}
-
-impl Trainer for Probe {
-    fn layout(&self) -> Layout {
-        self.layout.clone()
-    }
-
-    fn initialize(&mut self, seed: u64, parameters: &mut [f32]) -> Result<(), TrainError> {
-        let mut rng = Rng::derive(seed, &[b"initial"]);
-        parameters.fill_with(|| rng.next_f64() as f32 - 0.5);
-        Ok(())
-    }
-
-    fn train(&mut self, task: &Task, parameters: &mut [f32]) -> Result<Trained, TrainError> {
-        let labels = [task.node.as_str().as_bytes(), &task.round.to_le_bytes()];
-        let mut rng = Rng::derive(task.seed, &labels);
-        for parameter in parameters.iter_mut() {
-            *parameter += (rng.next_f64() as f32 - 0.5) / 16.0 - *parameter / 8.0;
-        }
-        Ok(Trained {
-            samples: 10 + rng.below(90),
-            loss: 1.0 + rng.next_f64(),
-            steps: 5,
-            learning_rate: 0.1,
-        })
-    }
-
-    fn evaluate(&mut self, parameters: &[f32]) -> Result<Evaluation, TrainError> {
-        Ok(Evaluation {
-            accuracy: 0.5,
-            loss: f64::from(parameters[0].abs()),
-        })
-    }
-}
-
 fn simulation(seed: u64) -> Simulation {
+    let per_minute = std::env::var("TOMBOLO_FAULTS").map_or(20, |text| text.parse().unwrap());
     Simulation::from_toml(&federation(seed))
         .unwrap_or_else(|error| panic!("{error}"))
         .trainer(Probe::new)
         .training(Duration::from_secs(2))
         .seed(seed)
         .random_faults(Dose {
-            per_minute: std::env::var("DOSE").map_or(20, |d| d.parse().unwrap()),
+            per_minute,
             span: secs(45),
         })
         .limit(secs(600))
         .replay(format!(
-            "TOMBOLO_SEEDS={seed}..{} cargo test --test sim actors",
+            "TOMBOLO_FAULTS={per_minute} TOMBOLO_SEEDS={seed}..{} cargo test --test sim actors",
             seed + 1
         ))
 }
 
-fn sound(report: SimulationReport) -> SimulationReport {
-    let report = report.sound().unwrap_or_else(|failure| panic!("{failure}"));
-    assert_eq!(report.finished.reason, "", "seed {}", report.seed);
-    report
+/// Fails with all that is known; with `TOMBOLO_SHRINK` in the environment, about the smallest plan that fails so.
+fn fail(seed: u64, failure: &Failure) -> ! {
+    if std::env::var_os("TOMBOLO_SHRINK").is_some() {
+        let smallest = simulation(seed).shrink(RUNS_MAX).unwrap();
+        panic!("{}", smallest.expect("it failed before"));
+    }
+    panic!("{failure}");
+}
+
+fn judge(seed: u64, run: Result<SimulationReport, SimulationError>) -> SimulationReport {
+    match run.map(SimulationReport::sound) {
+        Ok(Ok(report)) => report,
+        Ok(Err(failure)) | Err(SimulationError::Failed(failure)) => fail(seed, &failure),
+        Err(error) => panic!("{error}"),
+    }
 }
 
 #[test]
 fn forty_seeds_of_a_minute_under_faults_break_no_invariant() {
     for seed in seeds::range("TOMBOLO_SEEDS", 0..40) {
-        let started = std::time::Instant::now();
-        let report = simulation(seed)
-            .run()
-            .unwrap_or_else(|failure| panic!("{failure}"));
-        eprintln!(
-            "seed {seed}: {} nodes, {:.1} virtual s, {} rounds {} aborted, {} violations, {:?} {}",
-            simulation(seed).plan().nodes().count(),
-            report.virtual_time.as_secs_f64(),
-            report.finished.rounds,
-            report.finished.aborted,
-            report.violations.len(),
-            started.elapsed(),
-            report.finished.reason
-        );
-        for violation in report.violations.iter().take(3) {
-            eprintln!("   {violation}");
+        if let Ok(text) = std::env::var("TOMBOLO_PLAN") {
+            let text = std::fs::read_to_string(text).unwrap();
+            let mut sim = simulation(seed).faults_from_toml(&text).unwrap();
+            sim = sim.random_faults(Dose {
+                per_minute: 0,
+                span: secs(1),
+            });
+            let report = sim.run().unwrap();
+            for (at, event) in &report.events {
+                eprintln!("{at:?} {}", serde_json::to_string(event).unwrap());
+            }
+            return;
+        }
+        let report = judge(seed, simulation(seed).run());
+        assert_eq!(report.finished.reason, "", "seed {seed}");
+        if std::env::var_os("TOMBOLO_TELL").is_some() {
+            eprintln!(
+                "{seed} {:.1} {}",
+                report.virtual_time.as_secs_f64(),
+                report.finished.aborted
+            );
         }
     }
-    let _ = sound;
 }

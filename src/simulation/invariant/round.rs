@@ -306,7 +306,7 @@ impl Law for Liveness {
                 "nothing was wrong from {healed:?} on, and no round was committed by {until:?}, two deadlines later; the run ended {:?}",
                 finished.reason
             );
-            cx.violated("ROUND-7", what);
+            cx.violated_at(until.min(cx.at), "ROUND-7", what);
         }
     }
 }
