@@ -123,6 +123,7 @@ pub struct Federation {
 }
 
 /// Where a topology comes from: read once, judged as often as more is known of the program that uses it.
+#[derive(Clone)]
 pub(crate) struct Source(TopologyFile);
 
 impl Source {

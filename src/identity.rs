@@ -8,6 +8,7 @@
 //! * [`spiffe`]: names in certificates.
 //! * [`bundle`]: which roots speak for which domain. [`verifier`]: the same question, as rustls asks it.
 //! * [`mint`]: keys and certificates in memory. [`files`]: on disk, with modes and atomic writes.
+//! * [`papers`]: certificates that go stale, for simulation.
 //! * [`pki`]: makes and renews them. [`show`]: says what is there and what is wrong with it.
 
 use std::any::Any;
@@ -15,9 +16,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::client::ResolvesClientCert;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, kx_group};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::ResolvesServerCert;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::time_provider::TimeProvider;
 use tombolo_actors::identity::{Identity, IdentityError, MaterialFault, PeerFault};
@@ -26,11 +29,13 @@ use tombolo_core::plan::Plan;
 
 use self::bundle::{Bundle, Role};
 use self::files::DomainFiles;
+use self::papers::{Papers, Standing, Wallet};
 use self::verifier::Verifier;
 
 pub mod bundle;
 pub mod files;
 pub mod mint;
+pub mod papers;
 pub mod pki;
 pub mod show;
 pub mod spiffe;
@@ -79,7 +84,7 @@ impl NodeIdentity {
                     fault: own_fault(fault, &files),
                 })?;
         }
-        let key = certified(certificate, &key, bundle.provider())?;
+        let key = SingleCertAndKey::from(certified(certificate, &key, bundle.provider())?);
         Ok(Arc::new(NodeIdentity::new(node, bundle, key, clock)?))
     }
 
@@ -94,6 +99,21 @@ impl NodeIdentity {
         seed: u64,
         clock: Clock,
     ) -> Result<Arc<dyn Identity>, IdentityError> {
+        Self::seeded_with(plan, node, seed, clock, Papers::default())
+    }
+
+    /// [`NodeIdentity::seeded`], of a node whose certificate may go stale.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::Configuration`] if the plan has no such node.
+    pub fn seeded_with(
+        plan: &Plan,
+        node: &NodeId,
+        seed: u64,
+        clock: Clock,
+        papers: Papers,
+    ) -> Result<Arc<dyn Identity>, IdentityError> {
         plan.node(node).ok_or_else(|| unknown(node))?;
         let mut roots = Vec::new();
         let mut own = None;
@@ -101,25 +121,32 @@ impl NodeIdentity {
             let authority = mint::seeded_authority(&plan.name, &domain.id, seed)?;
             roots.push((domain.id.clone(), vec![authority.certificate().clone()]));
             if domain.id == node.domain() {
-                own = Some(mint::seeded_leaf(&authority, &plan.name, node, seed)?);
+                own = Some(authority);
             }
         }
-        let (certificate, key) = own.ok_or_else(|| unknown(node))?;
+        let authority = own.ok_or_else(|| unknown(node))?;
         let provider = provider(plan.security.post_quantum_required);
-        let key = certified(certificate, &key, &provider)?;
-        let bundle = Bundle::new(&plan.name, provider, roots)?;
-        Ok(Arc::new(NodeIdentity::new(node, bundle, key, clock)?))
+        let bundle = Bundle::new(&plan.name, provider.clone(), roots)?;
+        let (federation, holder) = (plan.name.clone(), node.clone());
+        let make = move |standing: Standing| {
+            let validity = standing.validity();
+            let (certificate, key) =
+                mint::seeded_leaf(&authority, &federation, &holder, seed, validity)?;
+            certified(certificate, &key, &provider)
+        };
+        let wallet = Wallet::new(papers, make)?;
+        Ok(Arc::new(NodeIdentity::new(node, bundle, wallet, clock)?))
     }
 
     fn new(
         node: &NodeId,
         bundle: Bundle,
-        key: CertifiedKey,
+        certificates: impl ResolvesServerCert + ResolvesClientCert + 'static,
         clock: Clock,
     ) -> Result<NodeIdentity, IdentityError> {
         let bundle = Arc::new(bundle);
         let verifier = Arc::new(Verifier::new(bundle.clone(), None));
-        let resolver = Arc::new(SingleCertAndKey::from(key));
+        let resolver = Arc::new(certificates);
         let clock = Arc::new(WallClock(clock));
         let library = |error: rustls::Error| IdentityError::Library(error.to_string());
 

@@ -8,13 +8,14 @@
 //! - `link`, `trace`: what a path does to datagrams; what happened.
 //! - `socket`: the network as quinn sees it.
 //! - `runner`: the root future, with the limits that end every simulation.
-//! - `env`, `files`: one node's view of the world, and its disk.
+//! - `env`, `files`, `skew`: one node's view of the world, its disk, its clocks.
 
 mod env;
 mod files;
 pub(crate) mod link;
 mod network;
 mod runner;
+mod skew;
 mod socket;
 mod trace;
 
@@ -22,7 +23,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -36,9 +37,13 @@ use crate::world::scope::Scope;
 use env::SimEnv;
 use files::DiskOfLife;
 use network::Network;
+use skew::Clocks;
 
 pub use files::{Failure, Loss, MemoryDisk};
-pub use link::{LinkModel, LinkStatistics};
+pub(crate) use link::IN_FLIGHT_BYTES_MAX;
+pub use link::{LinkModel, LinkStatistics, PathFault};
+pub(crate) use network::{INBOX_BYTES_MAX, Load};
+pub use skew::{MONOTONIC_PPM_MAX, WALL_PPM_MAX};
 pub use trace::{TraceEvent, TraceKind};
 
 /// How long a simulation may last unless told otherwise.
@@ -46,6 +51,9 @@ const LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long local training takes unless told otherwise, and how much that varies.
 const TRAINING: (Duration, f64) = (Duration::from_millis(40), 0.2);
+
+/// The trouble that [`SimWorld::cut`] makes.
+const BY_HAND: u64 = u64::MAX;
 
 /// A simulation that did not come to its end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -110,13 +118,13 @@ struct State {
     mourners: Vec<Mourner>,
 }
 
-/// Is told of each node whose life ends.
-type Mourner = Arc<dyn Fn(&NodeId) + Send + Sync>;
+/// Is told of each node whose life ends, and shown what its disk holds then.
+type Mourner = Arc<dyn Fn(&NodeId, &dyn Files) + Send + Sync>;
 
 struct Node {
     env: Arc<SimEnv>,
     disk: Arc<MemoryDisk>,
-    clock_step: i64,
+    clocks: Clocks,
     slowness: f64,
 }
 
@@ -183,7 +191,27 @@ impl SimWorld {
         F: Future<Output = T> + 'static,
         T: 'static,
     {
-        runner::run(self, scenario)
+        runner::run(self, scenario, None)
+    }
+
+    /// As [`SimWorld::run`], and calls `look` whenever the clock has taken so many steps.
+    ///
+    /// # Errors
+    /// As [`SimWorld::run`].
+    ///
+    /// # Panics
+    /// As [`SimWorld::run`].
+    pub(crate) fn run_watched<F, T>(
+        &self,
+        scenario: impl FnOnce(SimWorld) -> F,
+        steps: u64,
+        look: Box<dyn FnMut()>,
+    ) -> Result<T, SimError>
+    where
+        F: Future<Output = T> + 'static,
+        T: 'static,
+    {
+        runner::run(self, scenario, Some((steps, look)))
     }
 
     /// The seed.
@@ -194,6 +222,12 @@ impl SimWorld {
     /// Virtual time since the start.
     pub fn now(&self) -> Micros {
         Micros(self.shared.network.now() / 1000)
+    }
+
+    /// Tells [`SimWorld::now`], also for those who must not keep the world alive.
+    pub(crate) fn clock(&self) -> impl Fn() -> Micros + Send + Sync + use<> {
+        let network = self.shared.network.clone();
+        move || Micros(network.now() / 1000)
     }
 
     /// Ends after `span` of virtual time, to the nanosecond.
@@ -210,23 +244,29 @@ impl SimWorld {
             return node.env.clone();
         }
         self.shared.network.add_node(node);
-        let disk = Arc::new(MemoryDisk::new());
-        let env = self.start(node, 1, &disk);
+        let (disk, clocks) = (Arc::new(MemoryDisk::new()), Clocks::default());
+        let env = self.start(node, 1, &disk, &clocks);
         state.nodes.insert(
             node.clone(),
             Node {
                 env: env.clone(),
                 disk,
-                clock_step: 0,
+                clocks,
                 slowness: 1.0,
             },
         );
         env
     }
 
-    fn start(&self, node: &NodeId, incarnation: u64, disk: &Arc<MemoryDisk>) -> Arc<SimEnv> {
+    fn start(
+        &self,
+        node: &NodeId,
+        incarnation: u64,
+        disk: &Arc<MemoryDisk>,
+        clocks: &Clocks,
+    ) -> Arc<SimEnv> {
         self.shared.network.note(TraceKind::Start, node, node);
-        SimEnv::start(&self.shared, node, incarnation, disk)
+        SimEnv::start(&self.shared, node, incarnation, disk, clocks)
     }
 
     /// Ends a node as a power cut does: tasks, timers, sockets and what its disk had not synchronized are gone, files stay.
@@ -245,13 +285,16 @@ impl SimWorld {
             disk.end_life(loss);
             self.shared.network.silence(node);
             self.shared.network.note(TraceKind::Crash, node, node);
-            mourners.iter().for_each(|mourner| mourner(node));
+            if !mourners.is_empty() {
+                let files = self.files(node);
+                mourners.iter().for_each(|mourner| mourner(node, &*files));
+            }
             drop(env);
         }
     }
 
-    /// Calls `mourner` for each node that crashes from now on, be it by a [`Failure::Crash`] of its disk.
-    pub fn on_crash(&self, mourner: impl Fn(&NodeId) + Send + Sync + 'static) {
+    /// Calls `mourner`, with what is on the disk, for each node that crashes from now on, be it by a [`Failure::Crash`] of its disk.
+    pub fn on_crash(&self, mourner: impl Fn(&NodeId, &dyn Files) + Send + Sync + 'static) {
         self.shared.lock().mourners.push(Arc::new(mourner));
     }
 
@@ -261,7 +304,8 @@ impl SimWorld {
         self.crash(node);
         let mut state = self.shared.lock();
         let entry = state.nodes.get_mut(node).expect("the node was made above");
-        let fresh = self.start(node, entry.env.incarnation() + 1, &entry.disk);
+        let life = entry.env.incarnation() + 1;
+        let fresh = self.start(node, life, &entry.disk, &entry.clocks);
         let old = std::mem::replace(&mut entry.env, fresh.clone());
         drop(state);
         drop(old);
@@ -290,7 +334,7 @@ impl SimWorld {
         self.shared.lock().nodes[node].disk.clone()
     }
 
-    /// Makes a node's training take so many times as long.
+    /// Makes all blocking work of a node take so many times as long: training, reading, hashing, folding.
     pub fn slow(&self, node: &NodeId, factor: f64) {
         self.env(node);
         if let Some(node) = self.shared.lock().nodes.get_mut(node) {
@@ -298,12 +342,21 @@ impl SimWorld {
         }
     }
 
-    /// Moves a node's wall clock by so many seconds.
-    pub fn step_clock(&self, node: &NodeId, seconds: i64) {
+    /// Moves a node's wall clock forward by so many seconds, or back.
+    pub fn step_clock(&self, node: &NodeId, seconds: f64) {
+        self.clocks(node).step((seconds * 1e9) as i128);
+    }
+
+    /// Lets a node's clocks run too fast or slow from now on, by so many parts per million: its wall clock by up to [`WALL_PPM_MAX`], its
+    /// monotonic clock by up to [`MONOTONIC_PPM_MAX`]. Zero lets them run right, from where they stand.
+    pub fn drift_clocks(&self, node: &NodeId, wall_ppm: f64, monotonic_ppm: f64) {
+        let now = self.shared.network.now();
+        self.clocks(node).drift(now, wall_ppm, monotonic_ppm);
+    }
+
+    fn clocks(&self, node: &NodeId) -> Clocks {
         self.env(node);
-        if let Some(node) = self.shared.lock().nodes.get_mut(node) {
-            node.clock_step = node.clock_step.saturating_add(seconds);
-        }
+        self.shared.lock().nodes[node].clocks.clone()
     }
 
     /// Sets the path between two nodes, both ways.
@@ -316,7 +369,7 @@ impl SimWorld {
     pub fn link_one_way(&self, from: &NodeId, to: &NodeId, model: LinkModel) {
         self.shared
             .network
-            .with_link(from, to, |link| link.model = model);
+            .with_link(from, to, |link| link.behave(model));
     }
 
     /// Sets what paths without a model of their own do, from now on: inside a domain, and between domains.
@@ -341,21 +394,24 @@ impl SimWorld {
         }
     }
 
-    /// Cuts every path between the two groups, both ways.
+    /// Cuts every path between the two groups, both ways, until [`SimWorld::heal`].
     pub fn partition(&self, a: &[NodeId], b: &[NodeId]) {
         self.cut(a, b);
         self.cut(b, a);
     }
 
-    /// Cuts every path from one group to the other; the way back stays.
+    /// Cuts every path from one group to the other, until [`SimWorld::heal`]; the way back stays.
     pub fn cut(&self, from: &[NodeId], to: &[NodeId]) {
-        self.set_cut(from, to, true);
+        self.impair(BY_HAND, from, to, PathFault::Cut);
     }
 
-    /// Lifts partitions between the two groups, both ways.
+    /// Lifts partitions between the two groups, both ways, whoever made them.
     pub fn heal(&self, a: &[NodeId], b: &[NodeId]) {
-        self.set_cut(a, b, false);
-        self.set_cut(b, a, false);
+        let network = &self.shared.network;
+        for (from, to) in pairs(a, b).chain(pairs(b, a)) {
+            network.with_link(from, to, |link| link.heal());
+            network.note(TraceKind::Heal, from, to);
+        }
     }
 
     /// Lifts every partition.
@@ -363,19 +419,65 @@ impl SimWorld {
         self.shared.network.heal();
     }
 
-    fn set_cut(&self, from: &[NodeId], to: &[NodeId], cut: bool) {
-        let kind = if cut {
-            TraceKind::Partition
-        } else {
-            TraceKind::Heal
+    /// Lets trouble begin on every path from one group to the other. Troubles on a path add up; `id` names this one for [`SimWorld::mend`],
+    /// and is used for one trouble at a time.
+    pub fn impair(&self, id: u64, from: &[NodeId], to: &[NodeId], fault: PathFault) {
+        let network = &self.shared.network;
+        let kind = match fault {
+            PathFault::Cut => TraceKind::Partition,
+            _ => TraceKind::Impair,
         };
-        for from in from {
-            for to in to.iter().filter(|to| *to != from) {
-                let network = &self.shared.network;
-                network.with_link(from, to, |link| link.cut = cut);
-                network.note(kind, from, to);
-            }
+        for (from, to) in pairs(from, to) {
+            network.with_link(from, to, |link| link.befall(id, fault));
+            network.note(kind, from, to);
         }
+    }
+
+    /// Ends a trouble on every path that has it.
+    pub fn mend(&self, id: u64) {
+        let network = &self.shared.network;
+        for (from, to, fault) in network.mend(id) {
+            let kind = match fault {
+                PathFault::Cut => TraceKind::Heal,
+                _ => TraceKind::Mend,
+            };
+            network.note_at(kind, from, to);
+        }
+    }
+
+    /// Stops a node's tasks and timers where they are, as `SIGSTOP` does: what arrives waits in its sockets, and peers may still READ its memory.
+    /// A node that crashes is not frozen any more.
+    pub fn freeze(&self, node: &NodeId) {
+        self.set_frozen(node, true);
+    }
+
+    /// Lets a frozen node go on: all that waited happens at once.
+    pub fn thaw(&self, node: &NodeId) {
+        self.set_frozen(node, false);
+    }
+
+    fn set_frozen(&self, node: &NodeId, frozen: bool) {
+        self.env(node);
+        let env = self.shared.lock().nodes[node].env.clone();
+        let kind = if frozen {
+            TraceKind::Freeze
+        } else {
+            TraceKind::Thaw
+        };
+        self.shared.network.note(kind, node, node);
+        env.freeze(frozen);
+    }
+
+    /// How full the network is.
+    pub(crate) fn load(&self) -> Load {
+        self.shared.network.load()
+    }
+
+    /// Sockets and timers that were made and not dropped.
+    pub(crate) fn living(&self) -> (usize, usize) {
+        let living = self.shared.network.living();
+        let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+        (count(&living.sockets), count(&living.timers))
     }
 
     /// What has happened on the path from one node to another.
@@ -397,6 +499,16 @@ impl SimWorld {
     pub fn events(&self) -> Vec<TraceEvent> {
         self.shared.network.events()
     }
+}
+
+/// Every path from one group to the other.
+fn pairs<'a>(
+    from: &'a [NodeId],
+    to: &'a [NodeId],
+) -> impl Iterator<Item = (&'a NodeId, &'a NodeId)> {
+    from.iter()
+        .flat_map(move |from| to.iter().map(move |to| (from, to)))
+        .filter(|(from, to)| from != to)
 }
 
 /// Nanoseconds; what does not fit (584 years) is cut off.

@@ -35,42 +35,50 @@
 //! # Ok::<(), tombolo::simulation::SimulationError>(())
 //! ```
 
-mod check;
+mod failure;
 mod fault;
+mod inflict;
+mod invariant;
+pub mod plan;
+mod report;
+mod shrink;
+mod theatre;
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
-use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tombolo_actors::aggregate::Weigh;
-use tombolo_actors::crew::{Crew, Kit};
 use tombolo_actors::identity::IdentityError;
-use tombolo_actors::shell::{Census, Stage};
+use tombolo_actors::shell::Census;
 use tombolo_core::aggregate::Aggregator;
-use tombolo_core::event::{Event, Finished, RoundRecord};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
-use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trainer;
-use tombolo_fabric::VerbsProvider;
 use tombolo_fabric::memory::Memory;
 
-use crate::federation::{Blueprint, Built, Ledger, Source};
-use crate::identity::NodeIdentity;
+use crate::federation::{Blueprint, Built, Source};
+use crate::identity::papers::Papers;
 use crate::sim::{SimError, SimWorld};
-use crate::topology::Diagnosis;
+use crate::topology::{self, Diagnosis};
+use invariant::{Checker, STEPS_PER_LOOK, Witness};
+use plan::{FaultError, TimedFault};
+use theatre::{Crews, Record, Theatre};
 
-pub use fault::{Fault, Window, crash, forget, heal, panic, partition, restart, slow};
-
-/// How long nodes may take, in virtual time, to hear that the run is over.
-const LEAVE_LIMIT: Duration = Duration::from_secs(10);
+pub use failure::Failure;
+pub use fault::*;
+pub use invariant::Violation;
+pub use plan::{Dose, Fault, FaultPlan, Stale};
+pub use report::SimulationReport;
+pub use shrink::RUNS_MAX;
 
 /// Virtual time after which a run that has not ended is given up, unless told otherwise.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
+
+/// How much the time of a node's training varies.
+const TRAINING_SPREAD: f64 = 0.2;
 
 /// So many seconds.
 pub fn secs(seconds: u64) -> Duration {
@@ -89,12 +97,12 @@ pub enum SimulationError {
     /// The topology.
     #[error("the topology has mistakes:\n{0}")]
     Topology(Box<Diagnosis>),
-    /// A fault names what the topology does not have.
-    #[error("a fault names {0:?}, which is no node or domain of the topology")]
-    Unknown(String),
+    /// A file with a plan of faults.
+    #[error("the plan of faults has mistakes:\n{0}")]
+    FaultPlan(Box<Diagnosis>),
     /// A fault that cannot happen.
-    #[error("{0}")]
-    Fault(String),
+    #[error(transparent)]
+    Fault(#[from] FaultError),
     /// The trainer.
     #[error("the trainer of {node} cannot be made: {reason}")]
     Trainer {
@@ -111,7 +119,10 @@ pub enum SimulationError {
     Start(String),
     /// It did not come to its end.
     #[error(transparent)]
-    World(#[from] SimError),
+    Failed(#[from] Box<Failure>),
+    /// It could not be run.
+    #[error(transparent)]
+    World(SimError),
 }
 
 impl From<Diagnosis> for SimulationError {
@@ -121,11 +132,15 @@ impl From<Diagnosis> for SimulationError {
 }
 
 /// Builds a simulation; see the module for an example.
+#[derive(Clone)]
 pub struct Simulation {
     blueprint: Blueprint,
     seed: u64,
-    faults: Vec<(Duration, Fault)>,
+    faults: FaultPlan,
+    random: Option<Dose>,
     limit: Duration,
+    training: Option<Duration>,
+    replay: Option<String>,
 }
 
 impl Simulation {
@@ -150,8 +165,11 @@ impl Simulation {
         Ok(Simulation {
             seed: blueprint.plan.seed,
             blueprint,
-            faults: Vec::new(),
+            faults: FaultPlan::default(),
+            random: None,
             limit: LIMIT,
+            training: None,
+            replay: None,
         })
     }
 
@@ -162,18 +180,79 @@ impl Simulation {
         self
     }
 
-    /// Lets a fault happen at an instant of virtual time.
+    /// What seeds the world.
+    pub fn world_seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Lets a fault happen at an instant of virtual time. One that could end lasts as long as the run.
     #[must_use]
     pub fn at(mut self, at: Duration, fault: Fault) -> Self {
-        self.faults.push((at, fault));
+        self.faults.faults.push(TimedFault {
+            at,
+            until: None,
+            fault,
+        });
         self
     }
 
     /// Lets a fault begin and end.
     #[must_use]
-    pub fn between(mut self, from: Duration, until: Duration, window: Window) -> Self {
-        self.faults.push((from, window.begin));
-        self.faults.push((until, window.end));
+    pub fn between(mut self, from: Duration, until: Duration, fault: Fault) -> Self {
+        self.faults.faults.push(TimedFault {
+            at: from,
+            until: Some(until),
+            fault,
+        });
+        self
+    }
+
+    /// Lets everything of a plan happen, too.
+    #[must_use]
+    pub fn faults(mut self, plan: FaultPlan) -> Self {
+        self.faults.faults.extend(plan.faults);
+        self
+    }
+
+    /// Lets everything of a plan happen, too, that is written as TOML: a list of `[[fault]]`.
+    ///
+    /// # Errors
+    /// [`SimulationError::FaultPlan`] with every mistake.
+    pub fn faults_from_toml(self, text: &str) -> Result<Self, SimulationError> {
+        let plan = topology::parse_faults("faults", text, self.plan());
+        Ok(self.faults(plan.map_err(|diagnosis| SimulationError::FaultPlan(diagnosis.into()))?))
+    }
+
+    /// Lets everything of a plan in a file happen, too.
+    ///
+    /// # Errors
+    /// [`SimulationError::FaultPlan`] with every mistake.
+    pub fn faults_from_path(self, path: impl AsRef<Path>) -> Result<Self, SimulationError> {
+        let plan = topology::load_faults(path.as_ref(), self.plan());
+        Ok(self.faults(plan.map_err(|diagnosis| SimulationError::FaultPlan(diagnosis.into()))?))
+    }
+
+    /// Lets faults of every kind happen at random, too, drawn from the seed; all of them are over when the dose's span is.
+    #[must_use]
+    pub fn random_faults(mut self, dose: Dose) -> Self {
+        self.random = Some(dose);
+        self
+    }
+
+    /// Everything that will happen, as it stands.
+    pub fn fault_plan(&self) -> FaultPlan {
+        let mut plan = self.faults.clone();
+        if let Some(dose) = self.random {
+            let random = FaultPlan::random(self.plan(), self.seed, dose);
+            plan.faults.extend(random.faults);
+        }
+        plan
+    }
+
+    /// How long a node's training takes in virtual time, give or take a fifth; 40 ms unless told otherwise.
+    #[must_use]
+    pub fn training(mut self, span: Duration) -> Self {
+        self.training = Some(span);
         self
     }
 
@@ -216,7 +295,14 @@ impl Simulation {
         self
     }
 
-    /// The plan as it stands.
+    /// What a failure names as the command that replays it.
+    #[must_use]
+    pub fn replay(mut self, command: impl Into<String>) -> Self {
+        self.replay = Some(command.into());
+        self
+    }
+
+    /// The topology as it stands.
     pub fn plan(&self) -> &Plan {
         &self.blueprint.plan
     }
@@ -225,250 +311,215 @@ impl Simulation {
     ///
     /// # Errors
     /// See [`SimulationError`]. A run that ends with a reason of its own (quorum never met, for instance) is no error: see
-    /// [`SimulationReport::finished`].
+    /// [`SimulationReport::finished`]; nor is one that violates an invariant: see [`SimulationReport::sound`].
     pub fn run(self) -> Result<SimulationReport, SimulationError> {
-        self.blueprint.check_rules()?;
-        for (_, fault) in &self.faults {
-            fault.check(self.plan())?;
+        let faults = self.fault_plan();
+        self.prepare(&faults)?;
+        match self.play(faults)? {
+            Ending::Report(report) => Ok(*report),
+            Ending::Failed(failure) => Err(failure.into()),
+            Ending::Panicked(failure, panic) => {
+                eprintln!("{failure}");
+                resume_unwind(panic)
+            }
         }
+    }
+
+    /// Runs twice. If the two runs differ, the report has a violation of SEED-1 that says where.
+    ///
+    /// # Errors
+    /// As [`Simulation::run`].
+    pub fn run_twice(self) -> Result<SimulationReport, SimulationError> {
+        let mut report = self.clone().run()?;
+        let again = self.run()?;
+        report
+            .violations
+            .extend(invariant::differs(&report, &again));
+        Ok(report)
+    }
+
+    /// Runs, and if that fails makes the plan of faults smaller by running again and again, at most `runs_max` times ([`RUNS_MAX`] is enough for most),
+    /// as long as it fails in the same way. Returns the smallest failure; `None` if there is none.
+    ///
+    /// # Errors
+    /// It could not be run at all.
+    pub fn shrink(self, runs_max: usize) -> Result<Option<Failure>, SimulationError> {
+        let faults = self.fault_plan();
+        self.prepare(&faults)?;
+        let Some(first) = self.play(faults.clone())?.failure() else {
+            return Ok(None);
+        };
+        let mut smallest = first.clone();
+        // A plan of our own from here on: the command that draws the large one does not replay a small one.
+        let again = Simulation {
+            replay: None,
+            random: None,
+            ..self
+        };
+        shrink::shrink(faults, runs_max, |plan| {
+            let failure = again.play(plan.clone()).ok().and_then(Ending::failure);
+            let same = failure.filter(|failure| failure.law == first.law);
+            let fails = same.is_some();
+            smallest = same.unwrap_or_else(|| smallest.clone());
+            fails
+        });
+        Ok(Some(smallest))
+    }
+
+    /// Whether all of it can be.
+    fn prepare(&self, faults: &FaultPlan) -> Result<(), SimulationError> {
+        self.blueprint.check_rules()?;
+        Ok(faults.check(self.plan())?)
+    }
+}
+
+/// How a run ended.
+enum Ending {
+    Report(Box<SimulationReport>),
+    /// It hung, or stood still.
+    Failed(Box<Failure>),
+    /// The simulation itself panicked.
+    Panicked(Box<Failure>, Box<dyn Any + Send>),
+}
+
+impl Ending {
+    fn failure(self) -> Option<Failure> {
+        match self {
+            Ending::Report(report) => report.failure(),
+            Ending::Failed(failure) | Ending::Panicked(failure, _) => Some(*failure),
+        }
+    }
+}
+
+impl Simulation {
+    /// One run.
+    fn play(&self, faults: FaultPlan) -> Result<Ending, SimulationError> {
+        let stage = Arc::new(self.stage(&faults)?);
+        let world = SimWorld::new(self.seed);
+        world.set_limit(self.limit);
+        if let Some(training) = self.training {
+            world.set_training(training, TRAINING_SPREAD);
+        }
+        let crews = Crews::default();
+        let look = {
+            let (stage, world, crews) = (stage.clone(), world.clone(), crews.clone());
+            Box::new(move || stage.look(&world, &crews))
+        };
+        let (scene, plan) = (stage.clone(), faults.clone());
+        let run = AssertUnwindSafe(|| {
+            let play = |world| async move { scene.play(&world, &crews, &plan).await };
+            world.run_watched(play, STEPS_PER_LOOK, look)
+        });
+        let outcome = catch_unwind(run);
+        let failed = |law: &str, reason: String| {
+            let mut events = Failure::last(&stage.record.log().events);
+            events.extend(world.events().iter().map(ToString::to_string));
+            Box::new(Failure {
+                seed: self.seed,
+                faults: faults.clone(),
+                law: law.to_owned(),
+                reasons: vec![reason],
+                events,
+                replay: self.replay_command(),
+            })
+        };
+        let finished = match outcome {
+            Ok(Ok(finished)) => finished?,
+            Ok(Err(SimError::Limit { limit, .. })) => {
+                let reason = format!(
+                    "hang: it did not end within {limit:?} of virtual time; raise the limit, or find who waits for what never comes"
+                );
+                return Ok(Ending::Failed(failed("hang", reason)));
+            }
+            Ok(Err(SimError::Stalled { at, .. })) => {
+                let reason = format!(
+                    "standstill: from {at:?} on tasks wake each other without waiting for anything"
+                );
+                return Ok(Ending::Failed(failed("standstill", reason)));
+            }
+            Ok(Err(error)) => return Err(SimulationError::World(error)),
+            Err(panic) => {
+                let reason = format!(
+                    "panic: {}",
+                    tombolo_actors::shell::panic_text(panic.as_ref())
+                );
+                return Ok(Ending::Panicked(failed("panic", reason), panic));
+            }
+        };
+        let left = stage.leftovers(&world);
+        let mut log = stage.record.log();
+        log.checker.on_leftovers(world.now(), &left);
+        Ok(Ending::Report(Box::new(SimulationReport {
+            finished,
+            rounds: stage.record.ledger.rounds_from(0),
+            trace_hash: report::trace_hash(world.trace_hash(), &log.events),
+            virtual_time: Duration::from_micros(world.now().0),
+            violations: log.checker.violations(),
+            events: std::mem::take(&mut log.events),
+            seed: self.seed,
+            faults: faults.clone(),
+            replay: self.replay_command(),
+        })))
+    }
+
+    fn stage(&self, faults: &FaultPlan) -> Result<Theatre, SimulationError> {
         let first = self.plan().coordinator.clone();
-        let built = self.blueprint.build(&first);
-        let built = built.map_err(|reason| SimulationError::Trainer {
+        let built = self.blueprint.clone().build(&first);
+        let Built {
+            plan,
+            configuration,
+            layout,
+            trainer,
+            rule,
+        } = built.map_err(|reason| SimulationError::Trainer {
             node: first,
             reason,
         })?;
-        let stage = Arc::new(Theatre {
-            built,
+        let witness = Witness::of(&plan, &layout);
+        let (trainer, rule) = match &witness {
+            Some(witness) => (witness.trainers(trainer), witness.rule(rule)),
+            None => (trainer, rule),
+        };
+        let checker = Checker::new(plan.clone(), faults.clone(), witness);
+        let papers = |node: &tombolo_core::plan::NodePlan| (node.id.clone(), Papers::default());
+        Ok(Theatre {
+            configuration,
+            rule,
             seed: self.seed,
             memory: Memory::new(),
             census: Census::default(),
-            record: Arc::default(),
-        });
-        let world = SimWorld::new(self.seed);
-        world.set_limit(self.limit);
-        let mut faults = self.faults;
-        faults.sort_by_key(|(at, _)| *at);
-        let scene = stage.clone();
-        let outcome = world.run(move |world| async move { scene.play(&world, faults).await })?;
-        let finished = outcome?;
-        let events = std::mem::take(
-            &mut *stage
-                .record
-                .events
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
-        let violations = check::violations(&stage.built.plan, &events);
-        Ok(SimulationReport {
-            finished,
-            rounds: stage.record.ledger.rounds_from(0),
-            trace_hash: trace_hash(world.trace_hash(), &events),
-            virtual_time: Duration::from_micros(world.now().0),
-            violations,
-            events,
+            record: Arc::new(Record::new(checker)),
+            papers: plan.nodes().map(papers).collect(),
+            machines: Default::default(),
+            plan,
+            trainer,
+            layout,
         })
     }
-}
 
-/// One hash over everything that happened: packets (time, kind, size, ends) and events.
-fn trace_hash(packets: u64, events: &[(Micros, Event)]) -> u64 {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&packets.to_le_bytes());
-    for (at, event) in events {
-        hasher.update(&at.0.to_le_bytes());
-        hasher.update(&serde_json::to_vec(event).unwrap_or_default());
-    }
-    u64::from_le_bytes(
-        hasher.finalize().as_bytes()[..8]
-            .try_into()
-            .expect("a hash has 32 bytes"),
-    )
-}
-
-/// What came of a simulation.
-#[derive(Debug, Clone)]
-pub struct SimulationReport {
-    /// The last line.
-    pub finished: Finished,
-    /// Every round that ended, in order.
-    pub rounds: Vec<RoundRecord>,
-    /// Equal for equal seeds, topologies and versions.
-    pub trace_hash: u64,
-    /// How long it took in virtual time.
-    pub virtual_time: Duration,
-    /// Invariants that were violated, in words; none unless there is a bug.
-    pub violations: Vec<String>,
-    /// Everything that was reported, with its virtual time.
-    pub events: Vec<(Micros, Event)>,
-}
-
-impl SimulationReport {
-    /// Every round that ended, in order.
-    pub fn rounds(&self) -> &[RoundRecord] {
-        &self.rounds
-    }
-}
-
-#[derive(Default)]
-struct Record {
-    events: Mutex<Vec<(Micros, Event)>>,
-    ledger: Ledger,
-}
-
-/// What all nodes of a simulation share.
-struct Theatre {
-    built: Built,
-    seed: u64,
-    memory: Memory,
-    census: Census,
-    record: Arc<Record>,
-}
-
-type Crews = Rc<RefCell<BTreeMap<NodeId, Crew>>>;
-
-impl Theatre {
-    fn start(&self, world: &SimWorld, node: &NodeId) -> Result<Crew, SimulationError> {
-        let env = world.env(node);
-        let clock = {
-            let env = env.clone();
-            Arc::new(move || env.unix_time())
-        };
-        let identity = NodeIdentity::seeded(&self.built.plan, node, self.seed, clock)?;
-        let device = self
-            .memory
-            .open(node.as_str())
-            .map_err(|error| SimulationError::Start(error.to_string()))?;
-        let sink = {
-            let (record, env) = (self.record.clone(), env.clone());
-            Arc::new(move |event: Event| {
-                record.ledger.record(&event);
-                record
-                    .events
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push((env.now(), event));
-            })
-        };
-        let stage = Stage {
-            node: node.clone(),
-            env,
-            plan: self.built.plan.clone(),
-            events: sink,
-            census: self.census.clone(),
-        };
-        Crew::start(Kit {
-            stage,
-            identity,
-            device,
-            layout: self.built.layout.clone(),
-            trainer: self.built.trainer.clone(),
-            rule: self.built.rule.clone(),
-            configuration: self.built.configuration,
-            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-        })
-        .map_err(|error| SimulationError::Start(error.to_string()))
-    }
-
-    async fn play(
-        &self,
-        world: &SimWorld,
-        faults: Vec<(Duration, Fault)>,
-    ) -> Result<Finished, SimulationError> {
-        for node in self.built.plan.nodes() {
-            world.env(&node.id);
+    fn replay_command(&self) -> String {
+        if let Some(command) = &self.replay {
+            return command.clone();
         }
-        world.link_as_planned(&self.built.plan);
-        let memory = self.memory.clone();
-        world.on_crash(move |node| memory.crash(node.as_str()));
-        let crews: Crews = Rc::default();
-        for node in self.built.plan.nodes() {
-            let crew = self.start(world, &node.id)?;
-            crews.borrow_mut().insert(node.id.clone(), crew);
-        }
-        for (at, fault) in faults {
-            let wait = (Micros::default() + at).since(world.now());
-            tokio::select! {
-                biased;
-                _ = self.record.ledger.finished() => break,
-                () = world.sleep(wait) => self.inflict(world, &crews, &fault)?,
+        let seed = self.seed;
+        let faults = self.random.is_some() || !self.faults.faults.is_empty();
+        match self.blueprint.path() {
+            Some(path) => {
+                let with = if faults {
+                    " --faults FILE, where FILE holds what was made to go wrong"
+                } else {
+                    ""
+                };
+                format!("tombolo sim {path} --seed {seed}{with}")
             }
-        }
-        let finished = self.record.ledger.finished().await;
-        self.leave(world, &crews).await;
-        Ok(finished)
-    }
-
-    fn inflict(
-        &self,
-        world: &SimWorld,
-        crews: &Crews,
-        fault: &Fault,
-    ) -> Result<(), SimulationError> {
-        match fault {
-            Fault::Crash(node) => {
-                let node = fault::node(node);
-                world.crash(&node);
-                crews.borrow_mut().remove(&node);
+            None => {
+                let with = if faults {
+                    " and .faults_from_toml() of what was made to go wrong"
+                } else {
+                    ""
+                };
+                format!("the same Simulation with .seed({seed}){with}")
             }
-            Fault::Restart(node) => {
-                let node = fault::node(node);
-                crews.borrow_mut().remove(&node);
-                world.restart(&node);
-                let crew = self.start(world, &node)?;
-                crews.borrow_mut().insert(node, crew);
-            }
-            Fault::Forget(node) => world.forget(&fault::node(node)),
-            Fault::Slow(node, factor) => world.slow(&fault::node(node), *factor),
-            Fault::Partition(a, b) => {
-                let (a, b) = (
-                    fault::nodes(&self.built.plan, a),
-                    fault::nodes(&self.built.plan, b),
-                );
-                world.partition(&a, &b);
-                self.each_pair(&a, &b, |a, b| self.memory.cut(a.as_str(), b.as_str()));
-            }
-            Fault::Heal(a, b) => {
-                let (a, b) = (
-                    fault::nodes(&self.built.plan, a),
-                    fault::nodes(&self.built.plan, b),
-                );
-                world.heal(&a, &b);
-                self.each_pair(&a, &b, |a, b| self.memory.heal(a.as_str(), b.as_str()));
-            }
-            Fault::Panic(node, actor) => {
-                if let Some(crew) = crews.borrow().get(&fault::node(node)) {
-                    // A full queue has trouble enough.
-                    let _ = crew.inject_panic(actor, "a fault of the simulation");
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn each_pair(&self, a: &[NodeId], b: &[NodeId], act: impl Fn(&NodeId, &NodeId)) {
-        for a in a {
-            for b in b.iter().filter(|b| b.domain() == a.domain()) {
-                act(a, b);
-            }
-        }
-    }
-
-    /// Gives every node that still runs the time to hear that the run is over.
-    async fn leave(&self, world: &SimWorld, crews: &Crews) {
-        let left: Vec<_> = crews
-            .borrow()
-            .values()
-            .map(|crew| crew.left.clone())
-            .collect();
-        let everyone = async {
-            for mut left in left {
-                let _ = left.wait_for(Option::is_some).await;
-            }
-        };
-        tokio::select! {
-            biased;
-            () = everyone => {}
-            () = world.sleep(LEAVE_LIMIT) => {}
         }
     }
 }

@@ -4,6 +4,7 @@
 //! `syntax` speaks where the text is not TOML; `diagnosis` tells all of it. The JSON schema for editors comes from the same tables.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tombolo_core::plan::Plan;
 use toml::de::DeTable;
@@ -11,17 +12,19 @@ use toml::de::DeTable;
 mod build;
 mod diagnosis;
 mod explicit;
+mod faults;
 mod hash;
 mod keys;
 mod reader;
 mod schema;
 mod syntax;
 mod template;
-mod units;
+pub(crate) mod units;
 mod value;
 
 pub use diagnosis::{Diagnosis, Told};
 pub use explicit::{Explicit, explicit};
+pub use faults::{load_faults, parse_faults};
 pub use hash::{SharedKeys, config_hash};
 pub use schema::schema;
 pub use template::{NewError, template, write_new};
@@ -46,6 +49,15 @@ const TOO_MUCH: &str = "a topology of 1024 nodes needs far less: is it the right
 pub struct Options {
     /// Names of aggregation rules that the program registered.
     pub registered: Vec<String>,
+}
+
+/// Reads a duration as a topology writes it: a number and one of `us`, `ms`, `s`, `min`, `h`, `d`.
+///
+/// # Errors
+///
+/// What is wrong with it, in words that go behind it.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    units::duration(text)
 }
 
 /// Reads and checks a topology file. Relative paths in it resolve against its folder.
@@ -86,16 +98,22 @@ pub(crate) struct TopologyFile {
 ///
 /// Why it cannot be read, with its full path.
 pub(crate) fn read(path: &Path) -> Result<TopologyFile, Diagnosis> {
+    let missing = "name an existing file, or make one with `tombolo new DIR`";
+    read_as(path, "topology", missing)
+}
+
+/// The same for a file of another kind; `missing` says what to do if there is none.
+fn read_as(path: &Path, what: &str, missing: &str) -> Result<TopologyFile, Diagnosis> {
     let full = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let name = full.display().to_string();
     let refuse = |why: String, help: &str| {
-        let message = format!("the topology {name} {why}");
+        let message = format!("the {what} {name} {why}");
         Diagnosis::new(&name, "", Mistake::of_file(message).help(help))
     };
     let unread = |error: ReadError| {
         let help = match error {
             ReadError::TooLarge(_) => TOO_MUCH,
-            _ => "name an existing file, or make one with `tombolo new DIR`",
+            _ => missing,
         };
         refuse(error.to_string(), help)
     };
@@ -153,6 +171,36 @@ pub fn parse_with(
     folder: &Path,
     options: &Options,
 ) -> Result<Plan, Diagnosis> {
+    let Tables {
+        file,
+        mistakes,
+        holes,
+        cut,
+    } = tables(name, text, &keys::FILE, &options.registered)?;
+    let required = file.find("federation").is_some() && file.find("domain").is_some();
+    if !required || holes {
+        return Err(Diagnosis::new(name, text, mistakes).unread(text, cut));
+    }
+    build::plan(&file, folder, mistakes).map_err(|mistakes| Diagnosis::new(name, text, mistakes))
+}
+
+/// A text as its key tables read it.
+struct Tables {
+    file: value::Section,
+    mistakes: Mistakes,
+    /// Whether the file may hold what the tables lack.
+    holes: bool,
+    /// Where reading ended, if not at the end.
+    cut: Option<usize>,
+}
+
+/// Reads a text along the tables of `root`. Only what cannot be read at all is an error yet.
+fn tables(
+    name: &str,
+    text: &str,
+    root: &'static keys::Table,
+    registered: &[String],
+) -> Result<Tables, Diagnosis> {
     if text.len() > FILE_BYTES_MAX {
         let message = format!("the file is larger than {FILE_BYTES_MAX} bytes");
         return Err(Diagnosis::new(
@@ -162,15 +210,16 @@ pub fn parse_with(
         ));
     }
     let cut = syntax::cut(text).map_err(|mistake| Diagnosis::new(name, "", mistake))?;
-    let (root, errors) = DeTable::parse_recoverable(&text[..cut.unwrap_or(text.len())]);
+    let (parsed, errors) = DeTable::parse_recoverable(&text[..cut.unwrap_or(text.len())]);
     let lines = diagnosis::Lines::new(text);
     let syntax = syntax::mistakes(text, &lines, &errors);
     let mut reader = reader::Reader {
-        registered: &options.registered,
+        root,
+        registered,
         holes: syntax.holes,
         mistakes: Mistakes::default(),
     };
-    let file = reader.file(root.get_ref());
+    let file = reader.file(parsed.get_ref());
     let mut mistakes = reader.mistakes;
     if syntax.holes {
         // What stands on an unreadable line was said already, and what is missing may stand there.
@@ -180,10 +229,11 @@ pub fn parse_with(
             !lost && !line(mistake).is_some_and(|line| syntax.lines.contains(&line))
         });
     }
-    let required = file.find("federation").is_some() && file.find("domain").is_some();
     mistakes.extend(syntax.mistakes);
-    if !required || syntax.holes {
-        return Err(Diagnosis::new(name, text, mistakes).unread(text, cut));
-    }
-    build::plan(&file, folder, mistakes).map_err(|mistakes| Diagnosis::new(name, text, mistakes))
+    Ok(Tables {
+        file,
+        mistakes,
+        holes: syntax.holes,
+        cut,
+    })
 }

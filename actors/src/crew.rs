@@ -75,6 +75,8 @@ pub struct Crew {
     pub liveness: BTreeMap<NodeId, Arc<Mutex<tombolo_core::heartbeat::Heartbeat>>>,
     /// By peer.
     pub wires: BTreeMap<NodeId, Arc<Wire>>,
+    /// By peer: what it has not acknowledged.
+    pub outboxes: BTreeMap<NodeId, Arc<link::Durable>>,
     /// On the coordinator's node.
     pub coordinator: Option<Handle<coordinator::Message>>,
     /// On the coordinator's node.
@@ -162,6 +164,26 @@ impl Crew {
                 }),
             _ => Err(TellError::Stopped),
         }
+    }
+
+    /// Messages in the longest queue of this node's actors.
+    pub fn longest_queue(&self) -> usize {
+        let own = [
+            self.node.depth(),
+            self.quic.depth(),
+            self.verbs.depth(),
+            self.collective.depth(),
+            self.checkpoint.depth(),
+            self.coordinator.as_ref().map_or(0, Handle::depth),
+            self.aggregate.as_ref().map_or(0, Handle::depth),
+        ];
+        let links = self.links.values().map(Handle::depth);
+        let heartbeats = self.heartbeats.values().map(Handle::depth);
+        own.into_iter()
+            .chain(links)
+            .chain(heartbeats)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Waits until what was said last has been sent.
@@ -268,7 +290,8 @@ impl Crew {
             })
         };
 
-        let (mut links, mut heartbeats, mut liveness, mut wires) = (
+        let (mut links, mut heartbeats, mut liveness, mut wires, mut outboxes) = (
+            BTreeMap::new(),
             BTreeMap::new(),
             BTreeMap::new(),
             BTreeMap::new(),
@@ -276,6 +299,7 @@ impl Crew {
         );
         for peer in plan.peers(&me) {
             let wire = Arc::new(Wire::default());
+            let durable: Arc<link::Durable> = Arc::default();
             let setup = link::Setup {
                 stage: stage.clone(),
                 peer: peer.clone(),
@@ -283,7 +307,7 @@ impl Crew {
                 topology: configuration,
                 shelf: shelf.clone(),
                 wire: wire.clone(),
-                durable: Arc::default(),
+                durable: durable.clone(),
                 quic: quic.clone(),
                 node: node.clone(),
             };
@@ -310,6 +334,7 @@ impl Crew {
             links.insert(peer.clone(), link);
             heartbeats.insert(peer.clone(), heartbeat);
             liveness.insert(peer.clone(), machine);
+            outboxes.insert(peer.clone(), durable);
             wires.insert(peer, wire);
         }
 
@@ -362,6 +387,7 @@ impl Crew {
             heartbeats,
             liveness,
             wires,
+            outboxes,
             coordinator,
             aggregate,
             board,

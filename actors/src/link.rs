@@ -194,6 +194,12 @@ impl Default for Durable {
 }
 
 impl Durable {
+    /// Messages that the peer has not acknowledged, and their bytes.
+    pub fn waiting(&self) -> (usize, usize) {
+        let memory = self.memory();
+        (memory.waiting(), memory.waiting_bytes())
+    }
+
     fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -162,7 +162,8 @@ impl<A: Actor> actix::Handler<Carried<A::Message>> for Shell<A> {
             .take();
         match parcel {
             Some(Parcel::Message(message)) => self.actor.handle(message, cx),
-            Some(Parcel::Panic(reason)) => std::panic::panic_any(reason),
+            // Without the panic hook: whoever asked for it knows of it.
+            Some(Parcel::Panic(reason)) => std::panic::resume_unwind(Box::new(reason)),
             None => {}
         }
     }

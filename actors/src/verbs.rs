@@ -59,6 +59,11 @@ impl Fabric {
         }
     }
 
+    /// What is in use.
+    pub fn stats(&self) -> tombolo_fabric::Stats {
+        self.device.stats()
+    }
+
     /// A set of connections of its own, made when they are needed.
     pub fn readers(&self) -> Readers {
         Readers {

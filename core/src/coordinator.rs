@@ -677,6 +677,7 @@ impl Coordinator {
                     attempt,
                     domain: domain.clone(),
                     weight,
+                    members: contribution.members.clone(),
                 });
                 current.dropped.remove(&domain);
                 current.away.remove(&domain);

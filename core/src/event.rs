@@ -186,12 +186,13 @@ pub enum Event {
         domain: DomainId,
         members: Vec<NodeId>,
     },
-    /// A domain's contribution is durably noted.
+    /// A domain's contribution, with the updates of these members, is durably noted.
     Acknowledged {
         round: Round,
         attempt: Attempt,
         domain: DomainId,
         weight: f64,
+        members: Vec<NodeId>,
     },
     /// The quorum is there; the grace runs.
     QuorumReached { round: Round },

@@ -159,6 +159,11 @@ impl Memory {
         self.waiting.len()
     }
 
+    /// Their bytes.
+    pub fn waiting_bytes(&self) -> usize {
+        self.bytes
+    }
+
     fn acknowledge(&mut self, sequence: u64) {
         while self
             .waiting

@@ -1,6 +1,7 @@
 //! What every way to run a federation begins with: a topology, and what its user brings along.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::Source;
@@ -18,6 +19,7 @@ use tombolo_core::trainer::Trainer;
 type UserTrainer = Arc<dyn Fn(&NodeId) -> Box<dyn Trainer> + Send + Sync>;
 
 /// A topology with a user's trainers and rules, where they replace the built-in ones.
+#[derive(Clone)]
 pub(crate) struct Blueprint {
     source: Source,
     pub plan: Plan,
@@ -41,6 +43,13 @@ impl Blueprint {
     pub fn piped(&self) -> Option<&str> {
         let file = &self.source.0;
         file.is_pipe.then_some(file.text.as_str())
+    }
+
+    /// The full path of the file that the topology came from, if it lies in one.
+    pub fn path(&self) -> Option<&str> {
+        let file = &self.source.0;
+        let lies = !file.is_pipe && Path::new(&file.name).is_absolute();
+        lies.then_some(file.name.as_str())
     }
 
     /// Reads a topology. The rule that it names may still be registered.

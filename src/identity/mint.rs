@@ -135,9 +135,10 @@ pub(super) fn seeded_leaf(
     federation: &str,
     node: &NodeId,
     seed: u64,
+    validity: Validity,
 ) -> Result<(CertificateDer<'static>, KeyPair), IdentityError> {
     let key = seeded_key(seed, &[b"node", node.as_str().as_bytes()])?;
-    let certificate = authority.issue(federation, node, &key, Validity::SIMULATED)?;
+    let certificate = authority.issue(federation, node, &key, validity)?;
     Ok((certificate.der().clone(), key))
 }
 

@@ -71,6 +71,18 @@ impl Validity {
         not_after: 2_524_607_999,
     };
 
+    /// Over a day before simulations begin.
+    pub(super) const EXPIRED: Validity = Validity {
+        not_before: 0,
+        not_after: 1_767_139_200,
+    };
+
+    /// From 2040 on, when no simulation lasts any more.
+    pub(super) const NOT_YET: Validity = Validity {
+        not_before: 2_208_988_800,
+        not_after: 2_524_607_999,
+    };
+
     /// Whether less than a third of its life is left.
     pub(super) fn is_due(self, now: u64) -> bool {
         let life = self.not_after.saturating_sub(self.not_before);

@@ -20,6 +20,7 @@ use tombolo_core::time::Micros;
 
 use super::files::{DiskOfLife, MemoryDisk};
 use super::network::{self, Network};
+use super::skew::Clocks;
 use super::socket::{SimRuntime, SimSocket, Timer};
 use super::{Shared, SimWorld, nanos};
 use crate::files::{Disk, FolderFiles};
@@ -29,7 +30,7 @@ use crate::world::scope::Scope;
 const EPOCH: u64 = 1_767_225_600;
 
 /// What [`Work::Bytes`] assumes: about what one core reads and hashes.
-const BYTES_PER_SECOND: u64 = 4_000_000_000;
+const BYTES_PER_SECOND: f64 = 4e9;
 
 pub struct SimEnv {
     /// Weak, because the world owns its nodes.
@@ -42,6 +43,7 @@ pub struct SimEnv {
     alive: Arc<AtomicBool>,
     disk: Arc<MemoryDisk>,
     files: Arc<FolderFiles>,
+    clocks: Clocks,
     endpoints: AtomicU64,
     trainings: AtomicU64,
 }
@@ -52,6 +54,7 @@ impl SimEnv {
         node: &NodeId,
         incarnation: u64,
         disk: &Arc<MemoryDisk>,
+        clocks: &Clocks,
     ) -> Arc<Self> {
         let scope = Scope::new();
         let tasks = scope.clone();
@@ -75,6 +78,7 @@ impl SimEnv {
             alive,
             disk: disk.clone(),
             files: Arc::new(files),
+            clocks: clocks.clone(),
             endpoints: AtomicU64::new(0),
             trainings: AtomicU64::new(0),
         })
@@ -89,6 +93,11 @@ impl SimEnv {
         let lived = self.alive.swap(false, Ordering::Relaxed);
         self.scope.close();
         lived
+    }
+
+    /// Stops this life's tasks, or lets them go on.
+    pub fn freeze(&self, frozen: bool) {
+        self.scope.freeze(frozen);
     }
 
     fn check_alive(&self) -> io::Result<()> {
@@ -112,28 +121,30 @@ impl SimEnv {
     }
 
     fn duration(&self, work: Work) -> Duration {
-        match work {
-            Work::Bytes(bytes) => {
-                let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(BYTES_PER_SECOND);
-                Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
-            }
+        let Ok(world) = self.world() else {
+            return Duration::ZERO;
+        };
+        let (slowness, (base, spread)) = {
+            let state = world.lock();
+            let node = state.nodes.get(&self.node);
+            (node.map_or(1.0, |node| node.slowness), state.training)
+        };
+        let nanos = match work {
+            Work::Bytes(bytes) => bytes as f64 * 1e9 / BYTES_PER_SECOND,
             Work::Train => {
-                let Ok(world) = self.world() else {
-                    return Duration::ZERO;
-                };
-                let state = world.lock();
-                let (base, spread) = state.training;
-                let slowness = state
-                    .nodes
-                    .get(&self.node)
-                    .map_or(1.0, |node| node.slowness);
                 let nth = self.trainings.fetch_add(1, Ordering::Relaxed);
                 let chance = self.derive("training", &nth.to_le_bytes()).next_f64();
-                let factor = (1.0 + spread * (2.0 * chance - 1.0)) * slowness;
-                // Through nanoseconds: a huge factor must end in a long time, not in a panic.
-                Duration::from_nanos((nanos(base) as f64 * factor) as u64)
+                nanos(base) as f64 * (1.0 + spread * (2.0 * chance - 1.0))
             }
-        }
+        };
+        // Through nanoseconds: a huge factor must end in a long time, not in a panic.
+        Duration::from_nanos((nanos * slowness) as u64)
+    }
+
+    /// The first instant of the world at which `span` has passed on this node's clock.
+    fn after(&self, span: Duration) -> u64 {
+        let here = self.clocks.monotonic(self.network.now());
+        self.clocks.world(here.saturating_add(nanos(span)))
     }
 }
 
@@ -150,23 +161,18 @@ pub fn check_alive(alive: &AtomicBool, node: &NodeId) -> io::Result<()> {
 
 impl Env for SimEnv {
     fn now(&self) -> Micros {
-        Micros(self.network.now() / 1000)
+        Micros(self.clocks.monotonic(self.network.now()) / 1000)
     }
 
     fn sleep(&self, span: Duration) -> SendFuture<()> {
-        let at = self.network.now().saturating_add(nanos(span));
+        let at = self.after(span);
         Box::pin(cooperative(Timer::new(self.network.clone(), at)))
     }
 
     fn unix_time(&self) -> u64 {
-        let step = self.world().map_or(0, |world| {
-            let state = world.lock();
-            state
-                .nodes
-                .get(&self.node)
-                .map_or(0, |node| node.clock_step)
-        });
-        (EPOCH + self.network.now() / 1_000_000_000).saturating_add_signed(step)
+        let passed = self.clocks.wall(self.network.now());
+        let seconds = i128::from(EPOCH) + passed.div_euclid(1_000_000_000);
+        u64::try_from(seconds.max(0)).unwrap_or(u64::MAX)
     }
 
     fn rng(&self, purpose: &str) -> Rng {
@@ -207,6 +213,7 @@ impl Env for SimEnv {
         let runtime = SimRuntime {
             network: self.network.clone(),
             scope: self.scope.clone(),
+            clocks: self.clocks.clone(),
         };
         Ok((
             Arc::new(SimSocket::new(self.network.clone(), socket)),

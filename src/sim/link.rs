@@ -1,17 +1,22 @@
 //! One direction of a simulated path: what it does to each datagram.
 
+mod fault;
+
 use std::time::Duration;
 
 use tombolo_core::plan::Emulate;
 use tombolo_core::rng::Rng;
 
 use super::nanos;
+use fault::Troubles;
+
+pub use fault::PathFault;
 
 /// What IPv4 and UDP add to each datagram on a path with a rate.
 pub const HEADER_BYTES: u64 = 28;
 
 /// The most bytes on the way at once, whatever the queue: far above any window of ours, far below what a machine holds.
-const IN_FLIGHT_BYTES_MAX: u64 = 256 << 20;
+pub const IN_FLIGHT_BYTES_MAX: u64 = 256 << 20;
 
 /// How a path behaves, one way.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,7 +64,11 @@ impl LinkModel {
     }
 }
 
-/// The queue holds what the path carries in 100 ms, at least 64 KiB.
+/// The queue of a path with this rate: what it carries in 100 ms, at least 64 KiB.
+fn queue_of(rate: u64) -> u64 {
+    rate.div_ceil(80).max(64 << 10)
+}
+
 impl From<Emulate> for LinkModel {
     fn from(emulate: Emulate) -> Self {
         LinkModel {
@@ -67,7 +76,7 @@ impl From<Emulate> for LinkModel {
             jitter: emulate.jitter,
             loss: emulate.loss,
             rate: emulate.rate,
-            queue: emulate.rate.unwrap_or(0).div_ceil(80).max(64 << 10),
+            queue: queue_of(emulate.rate.unwrap_or(0)),
             ..LinkModel::lan()
         }
     }
@@ -88,6 +97,8 @@ pub struct LinkStatistics {
     pub lost: u64,
     /// Sent twice at random.
     pub duplicated: u64,
+    /// Sent later than one that arrives after it.
+    pub reordered: u64,
     /// Dropped because the queue was full.
     pub queue_full: u64,
     /// Dropped because they were larger than the path's MTU.
@@ -118,8 +129,11 @@ pub enum Fate {
 /// A path's model and state. Times are nanoseconds of the simulation.
 #[derive(Debug)]
 pub struct Link {
-    pub model: LinkModel,
-    pub cut: bool,
+    usual: LinkModel,
+    troubles: Troubles,
+    /// The usual model under the troubles of now.
+    model: LinkModel,
+    cut: bool,
     pub statistics: LinkStatistics,
     in_flight: u64,
     free_at: u64,
@@ -130,6 +144,8 @@ pub struct Link {
 impl Link {
     pub fn new(model: LinkModel, chance: Rng) -> Self {
         Link {
+            usual: model.clone(),
+            troubles: Troubles::default(),
             model,
             cut: false,
             statistics: LinkStatistics::default(),
@@ -138,6 +154,46 @@ impl Link {
             last_arrival: 0,
             chance,
         }
+    }
+
+    /// Sets how the path behaves without troubles.
+    pub fn behave(&mut self, model: LinkModel) {
+        self.usual = model;
+        self.reckon();
+    }
+
+    /// Lets a trouble begin; `id` names it.
+    pub fn befall(&mut self, id: u64, fault: PathFault) {
+        self.troubles.add(id, fault);
+        self.reckon();
+    }
+
+    /// Ends a trouble, if the path has one of that name.
+    pub fn mend(&mut self, id: u64) -> Option<PathFault> {
+        let ended = self.troubles.remove(id);
+        self.reckon();
+        ended
+    }
+
+    /// Ends every cut.
+    pub fn heal(&mut self) {
+        self.troubles.remove_cuts();
+        self.reckon();
+    }
+
+    /// Whether nothing passes.
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// Bytes on the way.
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    fn reckon(&mut self) {
+        self.model = self.troubles.over(&self.usual);
+        self.cut = self.troubles.cut();
     }
 
     /// Decides about one datagram given to the path at `now`.
@@ -210,8 +266,10 @@ impl Link {
             .saturating_add(jitter);
         if !self.model.reorder {
             at = at.max(self.last_arrival);
-            self.last_arrival = at;
+        } else if at < self.last_arrival {
+            self.statistics.reordered += 1;
         }
+        self.last_arrival = self.last_arrival.max(at);
         at
     }
 }
@@ -251,6 +309,7 @@ mod tests {
                 model.reorder = reorder;
             });
             assert_eq!(arrivals(&mut link, 100).is_sorted(), !reorder);
+            assert_eq!(link.statistics.reordered > 0, reorder);
         }
     }
 
@@ -297,9 +356,53 @@ mod tests {
     fn large_datagrams_and_those_on_a_cut_path_vanish() {
         let mut link = link(|_| ());
         assert_eq!(link.send(0, 1473), Fate::TooLarge);
-        link.cut = true;
+        link.befall(7, PathFault::Cut);
         assert_eq!(link.send(0, 10), Fate::Cut);
         assert_eq!((link.statistics.too_large, link.statistics.cut), (1, 1));
+    }
+
+    #[test]
+    fn troubles_add_up_and_end_one_by_one() {
+        let mut link = link(|_| ());
+        let usual = link.model.clone();
+        for (id, fault) in [
+            (1, PathFault::Cut),
+            (2, PathFault::Cut),
+            (3, PathFault::Loss(0.5)),
+            (4, PathFault::Loss(0.5)),
+            (5, PathFault::Delay(Duration::from_millis(3))),
+            (6, PathFault::Delay(Duration::from_millis(4))),
+            (7, PathFault::Mtu(1300)),
+            (8, PathFault::Rate(8_000_000)),
+            (9, PathFault::Rate(80_000_000)),
+            (10, PathFault::Duplicate(0.25)),
+            (11, PathFault::Reorder(Duration::from_millis(9))),
+        ] {
+            link.befall(id, fault);
+        }
+        let troubled = LinkModel {
+            latency: usual.latency + Duration::from_millis(7),
+            jitter: Duration::from_millis(9),
+            reorder: true,
+            loss: 0.75,
+            duplicate: 0.25,
+            rate: Some(8_000_000),
+            queue: 100_000,
+            mtu: 1300,
+        };
+        assert_eq!((&link.model, link.is_cut()), (&troubled, true));
+        assert_eq!(link.mend(1), Some(PathFault::Cut));
+        assert!(link.is_cut(), "the other partition still lasts");
+        for id in 2..=11 {
+            link.mend(id);
+        }
+        assert_eq!((&link.model, link.is_cut()), (&usual, false));
+        assert_eq!(link.mend(2), None);
+        // What a path usually does may change while it is in trouble.
+        link.befall(1, PathFault::Loss(1.0));
+        link.behave(LinkModel::wan());
+        link.mend(1);
+        assert_eq!(link.model, LinkModel::wan());
     }
 
     #[test]

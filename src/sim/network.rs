@@ -5,6 +5,7 @@ mod clock;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -16,11 +17,11 @@ use tombolo_core::rng::Rng;
 
 use clock::Clock;
 
-use super::link::{Fate, Link, LinkModel, LinkStatistics};
+use super::link::{Fate, Link, LinkModel, LinkStatistics, PathFault};
 use super::trace::{Noted, Trace, TraceEvent, TraceKind};
 
 /// What a socket holds for a reader that does not come, as `SO_RCVBUF` does.
-const INBOX_BYTES_MAX: usize = 4 << 20;
+pub const INBOX_BYTES_MAX: usize = 4 << 20;
 
 /// The first port given to who asks for any.
 const PORT_FIRST: u16 = 40_000;
@@ -29,6 +30,25 @@ const PORT_FIRST: u16 = 40_000;
 #[derive(Clone)]
 pub struct Network {
     inner: Arc<Mutex<Inner>>,
+    living: Arc<Living>,
+}
+
+/// Sockets and timers that were made and not dropped.
+#[derive(Debug, Default)]
+pub struct Living {
+    pub sockets: AtomicUsize,
+    pub timers: AtomicUsize,
+}
+
+/// What a network holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Bytes in the fullest socket.
+    pub inbox_bytes: usize,
+    /// Bytes on the fullest path.
+    pub in_flight_bytes: u64,
+    /// Wake-ups and arrivals to come.
+    pub events: usize,
 }
 
 impl std::fmt::Debug for Network {
@@ -94,6 +114,7 @@ pub fn address(node: &NodeId) -> Ipv6Addr {
 impl Network {
     pub fn new(seed: u64) -> Self {
         Network {
+            living: Arc::default(),
             inner: Arc::new(Mutex::new(Inner {
                 seed,
                 clock: Clock::Before,
@@ -134,7 +155,12 @@ impl Network {
     /// Notes that something befell a node.
     pub fn note(&self, kind: TraceKind, from: &NodeId, to: &NodeId) {
         let at = |node| SocketAddr::new(IpAddr::V6(address(node)), 0);
-        self.lock().note(kind, 0, at(from), at(to));
+        self.note_at(kind, at(from), at(to));
+    }
+
+    /// Notes that something befell a path.
+    pub fn note_at(&self, kind: TraceKind, from: SocketAddr, to: SocketAddr) {
+        self.lock().note(kind, 0, from, to);
     }
 
     /// Binds a port of a node: this one, or the next free one for 0.
@@ -289,8 +315,17 @@ impl Network {
     /// Lifts every partition.
     pub fn heal(&self) {
         for link in self.lock().links.values_mut() {
-            link.cut = false;
+            link.heal();
         }
+    }
+
+    /// Ends a trouble on every path that has one of that name; tells which, and what it was.
+    pub fn mend(&self, id: u64) -> Vec<(SocketAddr, SocketAddr, PathFault)> {
+        let at = |ip: &Ipv6Addr| SocketAddr::new(IpAddr::V6(*ip), 0);
+        let mut inner = self.lock();
+        let links = inner.links.iter_mut();
+        let ended = links.filter_map(|((from, to), link)| Some((at(from), at(to), link.mend(id)?)));
+        ended.collect()
     }
 
     /// What has happened from one node to another.
@@ -330,10 +365,20 @@ impl Network {
             .collect()
     }
 
-    /// How many events are to come.
-    #[cfg(test)]
-    pub fn pending(&self) -> usize {
-        self.lock().events.len()
+    /// How full it is.
+    pub fn load(&self) -> Load {
+        let inner = self.lock();
+        let inboxes = inner.sockets.values().map(|socket| socket.inbox_bytes);
+        Load {
+            inbox_bytes: inboxes.max().unwrap_or(0),
+            in_flight_bytes: inner.links.values().map(Link::in_flight).max().unwrap_or(0),
+            events: inner.events.len(),
+        }
+    }
+
+    /// Counts sockets and timers.
+    pub fn living(&self) -> &Living {
+        &self.living
     }
 }
 
@@ -431,7 +476,7 @@ impl Inner {
         link.leave(size);
         let mut waker = None;
         let kind = match socket {
-            _ if link.cut => {
+            _ if link.is_cut() => {
                 link.statistics.cut += 1;
                 TraceKind::Cut
             }

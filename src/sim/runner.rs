@@ -20,7 +20,14 @@ use crate::world::scope::Runner;
 /// busy nodes never takes a hundredth of it.
 const POLLS_PER_INSTANT_MAX: u32 = 10_000;
 
-pub fn run<F, T>(world: &SimWorld, scenario: impl FnOnce(SimWorld) -> F) -> Result<T, SimError>
+/// Something to be called whenever the clock has taken so many steps.
+pub type Watch = Option<(u64, Box<dyn FnMut()>)>;
+
+pub fn run<F, T>(
+    world: &SimWorld,
+    scenario: impl FnOnce(SimWorld) -> F,
+    watch: Watch,
+) -> Result<T, SimError>
 where
     F: Future<Output = T> + 'static,
     T: 'static,
@@ -52,6 +59,8 @@ where
         sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
         instant: 0,
         polls: 0,
+        steps: 0,
+        watch,
     };
     let outcome = runtime.block_on(&mut root);
     // Nodes first: what a task does while it is dropped must not reach disk or network any more.
@@ -65,6 +74,7 @@ where
         env.kill();
     });
     drop(envs);
+    shared.lock().mourners.clear();
     network.end();
     let events = || shared.last_events();
     match outcome {
@@ -112,6 +122,8 @@ struct Root<T> {
     sleep: Pin<Box<Sleep>>,
     instant: u64,
     polls: u32,
+    steps: u64,
+    watch: Watch,
 }
 
 impl<T> Root<T> {
@@ -120,9 +132,20 @@ impl<T> Root<T> {
         if now != self.instant {
             self.instant = now;
             self.polls = 0;
+            self.step();
         }
         self.polls += 1;
         self.polls > POLLS_PER_INSTANT_MAX
+    }
+
+    /// The clock has moved.
+    fn step(&mut self) {
+        self.steps += 1;
+        if let Some((every, look)) = &mut self.watch
+            && self.steps.is_multiple_of(*every)
+        {
+            look();
+        }
     }
 
     /// Keeps the timer that lets tokio move the clock towards the network's next event.

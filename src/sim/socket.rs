@@ -6,6 +6,7 @@ use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -13,6 +14,7 @@ use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, UdpPoller};
 
 use super::network::{Key, Network};
+use super::skew::Clocks;
 use crate::world::scope::Scope;
 
 /// A bound port of a node.
@@ -25,6 +27,7 @@ pub struct SimSocket {
 
 impl SimSocket {
     pub fn new(network: Network, (local, id): (SocketAddr, u64)) -> Self {
+        network.living().sockets.fetch_add(1, Ordering::Relaxed);
         SimSocket { network, local, id }
     }
 }
@@ -32,6 +35,8 @@ impl SimSocket {
 impl Drop for SimSocket {
     fn drop(&mut self) {
         self.network.unbind(self.local, self.id);
+        let living = self.network.living();
+        living.sockets.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -107,6 +112,7 @@ impl UdpPoller for AlwaysWritable {
 pub struct SimRuntime {
     pub network: Network,
     pub scope: Scope,
+    pub clocks: Clocks,
 }
 
 impl fmt::Debug for SimRuntime {
@@ -117,8 +123,12 @@ impl fmt::Debug for SimRuntime {
 
 impl Runtime for SimRuntime {
     fn new_timer(&self, instant: Instant) -> Pin<Box<dyn AsyncTimer>> {
-        let at = self.network.since_start(instant);
-        Box::pin(Timer::new(self.network.clone(), at))
+        let (network, clocks) = (self.network.clone(), self.clocks.clone());
+        let at = clocks.world(network.since_start(instant));
+        Box::pin(NodeTimer {
+            timer: Timer::new(network, at),
+            clocks,
+        })
     }
 
     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
@@ -133,7 +143,25 @@ impl Runtime for SimRuntime {
     }
 
     fn now(&self) -> Instant {
-        tokio::time::Instant::now().into_std()
+        self.network.instant(&self.clocks)
+    }
+}
+
+/// A timer that follows a node's clock.
+#[derive(Debug)]
+struct NodeTimer {
+    timer: Timer,
+    clocks: Clocks,
+}
+
+impl AsyncTimer for NodeTimer {
+    fn reset(mut self: Pin<&mut Self>, instant: Instant) {
+        let at = self.clocks.world(self.timer.network.since_start(instant));
+        self.timer.set(at);
+    }
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        Pin::new(&mut self.timer).poll(context)
     }
 }
 
@@ -147,11 +175,18 @@ pub struct Timer {
 
 impl Timer {
     pub fn new(network: Network, at: u64) -> Self {
+        network.living().timers.fetch_add(1, Ordering::Relaxed);
         Timer {
             network,
             at,
             key: None,
         }
+    }
+
+    /// Lets it end at another nanosecond.
+    pub fn set(&mut self, at: u64) {
+        self.disarm();
+        self.at = at;
     }
 
     fn disarm(&mut self) {
@@ -180,20 +215,11 @@ impl Future for Timer {
     }
 }
 
-impl AsyncTimer for Timer {
-    fn reset(mut self: Pin<&mut Self>, instant: Instant) {
-        self.disarm();
-        self.at = self.network.since_start(instant);
-    }
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        Future::poll(self, context)
-    }
-}
-
 impl Drop for Timer {
     fn drop(&mut self) {
         self.disarm();
+        let living = self.network.living();
+        living.timers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -213,8 +239,9 @@ mod tests {
                 let runtime = SimRuntime {
                     network: network.clone(),
                     scope: Scope::new(),
+                    clocks: Clocks::default(),
                 };
-                let before = network.pending();
+                let before = network.load().events;
                 let at = |seconds| runtime.now() + Duration::from_secs(seconds);
                 let mut timer = runtime.new_timer(at(1));
                 for seconds in 2..100 {
@@ -223,11 +250,11 @@ mod tests {
                         Poll::Ready(poll.is_pending() && timer.as_mut().poll(context).is_pending())
                     });
                     assert!(armed.await);
-                    assert_eq!(network.pending(), before + 1);
+                    assert_eq!(network.load().events, before + 1);
                     timer.as_mut().reset(at(seconds));
                 }
                 drop(timer);
-                assert_eq!(network.pending(), before);
+                assert_eq!(network.load().events, before);
             })
             .unwrap();
     }

@@ -36,6 +36,14 @@ pub enum TraceKind {
     Crash,
     /// A node was started.
     Start,
+    /// Trouble of another kind began on a path.
+    Impair,
+    /// It ended.
+    Mend,
+    /// A node's tasks were stopped.
+    Freeze,
+    /// They go on.
+    Thaw,
 }
 
 /// One event.

@@ -1,81 +1,57 @@
-//! Faults that a simulation can inflict.
+//! How a program says what goes wrong: one function a fault.
+//!
+//! A fault begins by [`at`](super::Simulation::at), and if it is one that can end it lasts as long as the run then; by
+//! [`between`](super::Simulation::between) it has an end.
 
-use tombolo_core::ids::{DomainId, NodeId};
-use tombolo_core::plan::Plan;
+use std::time::Duration;
 
-use super::SimulationError;
-use tombolo_actors::crew::Crew;
+use super::plan::{Fault, Paths, Stale};
 
-/// What happens at an instant. Nodes are `domain/name`; groups may also name whole domains.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub enum Fault {
-    /// A power cut: tasks, sockets and memory are gone, the disk stays.
-    Crash(String),
-    /// The node starts again, with the disk it had; if it is up it is cut off first.
-    Restart(String),
-    /// The node's disk is emptied.
-    Forget(String),
-    /// The node's local training takes so many times as long from now on.
-    Slow(String, f64),
-    /// No datagram passes between the groups, either way; inside a domain the fabric is cut, too.
-    Partition(Vec<String>, Vec<String>),
-    /// Paths between the groups work again.
-    Heal(Vec<String>, Vec<String>),
-    /// An actor of the node panics: `Node`, `Quic`, `Verbs`, `Collective`, `Checkpoint`, `Coordinator`, `Aggregate`, or every `Link` or
-    /// `Heartbeat`.
-    Panic(String, String),
-}
-
-/// A fault with an end.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Window {
-    /// How it begins.
-    pub begin: Fault,
-    /// How it ends.
-    pub end: Fault,
-}
-
-/// A power cut at a node.
+/// A power cut at a node: tasks, sockets and memory are gone, and of the disk what was not synchronized. With an end, it starts again then.
 pub fn crash(node: &str) -> Fault {
-    Fault::Crash(node.to_owned())
+    Fault::Crash { node: node.into() }
 }
 
-/// A node starts again.
+/// A power cut in the middle of the node's next write to its disk. With an end, it starts again then, with half of that write there.
+pub fn torn_write(node: &str) -> Fault {
+    Fault::TornWrite { node: node.into() }
+}
+
+/// A node starts again; if it is up it is cut off first.
 pub fn restart(node: &str) -> Fault {
-    Fault::Restart(node.to_owned())
-}
-
-/// A node's disk is emptied.
-pub fn forget(node: &str) -> Fault {
-    Fault::Forget(node.to_owned())
-}
-
-/// A node trains so many times as slowly.
-pub fn slow(node: &str, factor: f64) -> Window {
-    Window {
-        begin: Fault::Slow(node.to_owned(), factor),
-        end: Fault::Slow(node.to_owned(), 1.0),
+    Fault::Restart {
+        node: node.into(),
+        without_disk: false,
     }
 }
 
-/// An actor of a node panics.
-pub fn panic(node: &str, actor: &str) -> Fault {
-    Fault::Panic(node.to_owned(), actor.to_owned())
+/// A node starts again with an empty disk: a new machine of the same name, which listens elsewhere.
+pub fn restart_without_disk(node: &str) -> Fault {
+    Fault::Restart {
+        node: node.into(),
+        without_disk: true,
+    }
 }
 
-/// Two groups of nodes or domains cannot reach each other.
+/// A node's tasks and timers stop where they are, as under `SIGSTOP`; at the end they go on.
+pub fn freeze(node: &str) -> Fault {
+    Fault::Freeze { node: node.into() }
+}
+
+/// A node's blocking work (training, reading, hashing, folding) takes so many times as long.
+pub fn slow(node: &str, factor: f64) -> Fault {
+    Fault::Slow {
+        node: node.into(),
+        factor,
+    }
+}
+
+/// Two groups of nodes or domains cannot reach each other; [`Fault::one_way`]: the first cannot reach the second.
 pub fn partition<'a>(
     a: impl IntoIterator<Item = &'a str>,
     b: impl IntoIterator<Item = &'a str>,
-) -> Window {
-    let owned =
-        |group: &mut dyn Iterator<Item = &'a str>| group.map(str::to_owned).collect::<Vec<_>>();
-    let (a, b) = (owned(&mut a.into_iter()), owned(&mut b.into_iter()));
-    Window {
-        begin: Fault::Partition(a.clone(), b.clone()),
-        end: Fault::Heal(a, b),
-    }
+) -> Fault {
+    Fault::Partition { paths: paths(a, b) }
 }
 
 /// Two groups can reach each other again.
@@ -83,67 +59,115 @@ pub fn heal<'a>(
     a: impl IntoIterator<Item = &'a str>,
     b: impl IntoIterator<Item = &'a str>,
 ) -> Fault {
-    partition(a, b).end
+    Fault::Heal { paths: paths(a, b) }
 }
 
-impl Fault {
-    /// Whether everything it names is in the plan and can happen.
-    pub(super) fn check(&self, plan: &Plan) -> Result<(), SimulationError> {
-        match self {
-            Fault::Slow(node, factor) if !(factor.is_finite() && *factor > 0.0) => {
-                return Err(SimulationError::Fault(format!(
-                    "{node} cannot be {factor} times as slow: expected a positive number"
-                )));
-            }
-            Fault::Panic(node, actor) => {
-                let has = |actors: &[&str]| actors.contains(&actor.as_str());
-                let coordinates = plan.coordinator.as_str() == node;
-                let there = has(&Crew::ACTORS) || coordinates && has(&Crew::COORDINATORS_ACTORS);
-                if !there {
-                    return Err(SimulationError::Fault(format!(
-                        "{node} has no actor {actor:?}: expected one of {:?}, or at the coordinator {:?}",
-                        Crew::ACTORS,
-                        Crew::COORDINATORS_ACTORS,
-                    )));
-                }
-            }
-            _ => {}
-        }
-        let known = |name: &String| {
-            name.parse::<NodeId>()
-                .is_ok_and(|node| plan.node(&node).is_some())
-        };
-        let group = |name: &String| {
-            known(name)
-                || name
-                    .parse::<DomainId>()
-                    .is_ok_and(|domain| plan.domain(&domain).is_some())
-        };
-        let unknown = match self {
-            Fault::Crash(node)
-            | Fault::Restart(node)
-            | Fault::Forget(node)
-            | Fault::Slow(node, _)
-            | Fault::Panic(node, _) => Some(node).filter(|node| !known(node)),
-            Fault::Partition(a, b) | Fault::Heal(a, b) => {
-                a.iter().chain(b).find(|name| !group(name))
-            }
-        };
-        unknown.map_or(Ok(()), |name| Err(SimulationError::Unknown(name.clone())))
+/// This share of datagrams between two groups is lost.
+pub fn loss<'a>(
+    a: impl IntoIterator<Item = &'a str>,
+    b: impl IntoIterator<Item = &'a str>,
+    share: f64,
+) -> Fault {
+    let paths = paths(a, b);
+    Fault::Loss { paths, share }
+}
+
+/// This share of datagrams between two groups arrives twice.
+pub fn duplicate<'a>(
+    a: impl IntoIterator<Item = &'a str>,
+    b: impl IntoIterator<Item = &'a str>,
+    share: f64,
+) -> Fault {
+    let paths = paths(a, b);
+    Fault::Duplicate { paths, share }
+}
+
+/// Each datagram between two groups is late by a time of its own, up to `within`, and later ones overtake it.
+pub fn reorder<'a>(
+    a: impl IntoIterator<Item = &'a str>,
+    b: impl IntoIterator<Item = &'a str>,
+    within: Duration,
+) -> Fault {
+    let paths = paths(a, b);
+    Fault::Reorder { paths, within }
+}
+
+/// Every datagram between two groups is late by `by`.
+pub fn delay<'a>(
+    a: impl IntoIterator<Item = &'a str>,
+    b: impl IntoIterator<Item = &'a str>,
+    by: Duration,
+) -> Fault {
+    let paths = paths(a, b);
+    Fault::Delay { paths, by }
+}
+
+/// Datagrams between two groups with more than so many bytes of payload vanish without notice. QUIC needs 1,200.
+pub fn mtu_black_hole<'a>(
+    a: impl IntoIterator<Item = &'a str>,
+    b: impl IntoIterator<Item = &'a str>,
+    bytes: u64,
+) -> Fault {
+    let paths = paths(a, b);
+    Fault::MtuBlackHole { paths, bytes }
+}
+
+/// No more than so many bits per second pass between two groups, on each path and each way.
+pub fn rate_limit<'a>(
+    a: impl IntoIterator<Item = &'a str>,
+    b: impl IntoIterator<Item = &'a str>,
+    rate: u64,
+) -> Fault {
+    let paths = paths(a, b);
+    Fault::RateLimit { paths, rate }
+}
+
+/// A node's wall clock is set forward; with an end, back again then.
+pub fn clock_forward(node: &str, by: Duration) -> Fault {
+    let node = node.into();
+    Fault::ClockForward { node, by }
+}
+
+/// A node's wall clock is set back; with an end, forward again then.
+pub fn clock_back(node: &str, by: Duration) -> Fault {
+    let node = node.into();
+    Fault::ClockBack { node, by }
+}
+
+/// A node's clocks run too fast (below zero: too slow), by so many millionths: its wall clock by up to 100,000, its monotonic one by up to 500.
+pub fn clock_drift(node: &str, wall_ppm: f64, monotonic_ppm: f64) -> Fault {
+    Fault::ClockDrift {
+        node: node.into(),
+        wall_ppm,
+        monotonic_ppm,
     }
 }
 
-/// A node whose name was checked.
-pub(super) fn node(name: &str) -> NodeId {
-    name.parse().expect("names of faults are checked first")
+/// Nothing more fits on a node's disk; at the end there is room again.
+pub fn disk_full(node: &str) -> Fault {
+    Fault::DiskFull { node: node.into() }
 }
 
-/// The nodes that names of nodes and domains stand for.
-pub(super) fn nodes(plan: &Plan, names: &[String]) -> Vec<NodeId> {
-    let stands_for =
-        |node: &NodeId, name: &String| node.as_str() == name || node.domain().as_str() == name;
-    plan.nodes()
-        .map(|node| node.id.clone())
-        .filter(|node| names.iter().any(|name| stands_for(node, name)))
-        .collect()
+/// A node's certificate has expired, or is not yet valid, in all handshakes to come.
+pub fn stale_certificate(node: &str, stale: Stale) -> Fault {
+    let node = node.into();
+    Fault::StaleCertificate { node, stale }
+}
+
+/// An actor of a node panics: one of [`ACTORS`](super::plan::ACTORS), or at the coordinator `Coordinator` or `Aggregate`; of `Link` and
+/// `Heartbeat` all.
+pub fn panic(node: &str, actor: &str) -> Fault {
+    Fault::Panic {
+        node: node.into(),
+        actor: actor.into(),
+    }
+}
+
+fn paths<'a>(a: impl IntoIterator<Item = &'a str>, b: impl IntoIterator<Item = &'a str>) -> Paths {
+    let owned = |group: &mut dyn Iterator<Item = &'a str>| group.map(str::to_owned).collect();
+    Paths {
+        from: owned(&mut a.into_iter()),
+        to: owned(&mut b.into_iter()),
+        one_way: false,
+    }
 }

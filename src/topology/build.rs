@@ -176,7 +176,7 @@ fn checkpoint(section: &Section, folder: &Path) -> CheckpointPlan {
 }
 
 /// What to do about a name that is not there: take the one that was meant, or what else may be done.
-fn did_you_mean<'a>(
+pub(super) fn did_you_mean<'a>(
     mistakes: &Mistakes,
     given: &str,
     candidates: impl IntoIterator<Item = &'a str>,

@@ -3,6 +3,7 @@
 //! Reading, suggestions, the JSON schema and the defaults all come from these tables. To add a key: add one line here, then take its value
 //! in `build/`. A key or value that is in the contract but not built yet is listed too, so that it is refused by name and never ignored.
 
+pub(super) mod faults;
 mod places;
 mod training;
 
@@ -33,6 +34,8 @@ pub(super) enum Kind {
     Name,
     /// `domain/node`.
     Node,
+    /// `domain/node`, or a domain's name.
+    Place,
     /// A path.
     Path,
     /// `ip:port`.

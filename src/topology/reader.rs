@@ -22,6 +22,8 @@ const SUGGESTIONS_MAX: usize = 100;
 
 /// Reads values and remembers mistakes.
 pub(super) struct Reader<'a> {
+    /// The tables of the whole file.
+    pub root: &'static Table,
     /// Aggregation rules that the program brings.
     pub registered: &'a [String],
     /// Whether the tree may lack what the file holds, because some lines could not be read.
@@ -31,8 +33,8 @@ pub(super) struct Reader<'a> {
 
 impl Reader<'_> {
     /// Reads the whole file.
-    pub(super) fn file(&mut self, root: &DeTable<'_>) -> Section {
-        self.table(&keys::FILE, root, &(0..0))
+    pub(super) fn file(&mut self, file: &DeTable<'_>) -> Section {
+        self.table(self.root, file, &(0..0))
     }
 
     /// Reads one table.
@@ -236,7 +238,7 @@ impl Reader<'_> {
         )
         .label("unknown key");
         let help = (self.mistakes.len() < SUGGESTIONS_MAX)
-            .then(|| suggest::for_key(table, name, is_table));
+            .then(|| suggest::for_key(self.root, table, name, is_table));
         self.mistakes.push(match help {
             Some(help) => mistake.help(help),
             None => mistake,
@@ -285,6 +287,7 @@ fn missing_key(table: &Table, key: &Key, span: &Span) -> Mistake {
 fn default_value(key: &'static Key, default: &str, span: &Span) -> Value {
     let parsed = DeValue::parse(default).expect("every default is TOML: a test reads them all");
     let mut reader = Reader {
+        root: &keys::FILE,
         registered: &[],
         holes: false,
         mistakes: Mistakes::default(),

@@ -62,8 +62,8 @@ fn property(key: &Key) -> Value {
     schema
 }
 
-fn kind(kind: Kind) -> Value {
-    match kind {
+fn kind(of: Kind) -> Value {
+    match of {
         Kind::Whole(least, most) => {
             json!({ "type": "integer", "minimum": least, "maximum": most })
         }
@@ -74,6 +74,7 @@ fn kind(kind: Kind) -> Value {
         Kind::Flag => json!({ "type": "boolean" }),
         Kind::Name | Kind::Rule => json!({ "type": "string", "pattern": NAME }),
         Kind::Node => json!({ "type": "string", "pattern": NODE }),
+        Kind::Place => json!({ "anyOf": [kind(Kind::Name), kind(Kind::Node)] }),
         Kind::Word | Kind::Path => json!({ "type": "string", "minLength": 1 }),
         Kind::Socket | Kind::HostPort => json!({ "type": "string", "pattern": ":[0-9]{1,5}$" }),
         Kind::Sha256 => json!({ "type": "string", "pattern": "^[0-9a-fA-F]{64}$" }),

@@ -11,7 +11,7 @@ const SPAN_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 const RATE_MAX: f64 = 1e12;
 
 /// Reads a duration: a number, an optional space, and one of `us`, `ms`, `s`, `min`, `h`, `d`.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text)?;
     let seconds = match unit {
         "us" => 1e-6,
@@ -41,7 +41,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Reads a rate in bits per second.
-pub(super) fn rate(text: &str) -> Result<u64, String> {
+pub(crate) fn rate(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
     let bits = match unit {
         "bit/s" => 1.0,
@@ -66,16 +66,17 @@ pub(super) fn rate(text: &str) -> Result<u64, String> {
 }
 
 /// Reads a percentage as a share from 0 to 1.
-pub(super) fn share(text: &str) -> Result<f64, String> {
+pub(crate) fn share(text: &str) -> Result<f64, String> {
     match split(text)? {
-        (number, "%") if number <= 100.0 => Ok(number / 100.0),
+        // Not divided, which would round twice: what is written is read back to the bit.
+        (number, "%") if number <= 100.0 => Ok(format!("{number}e-2").parse().unwrap_or(1.0)),
         (_, "%") => Err("is more than 100%".into()),
         _ => Err("has no percent sign at its end".into()),
     }
 }
 
 /// Writes a duration in the largest unit that keeps it whole.
-pub(super) fn show_duration(span: Duration) -> String {
+pub(crate) fn show_duration(span: Duration) -> String {
     let micros = span.as_micros();
     let units = [(60_000_000, "min"), (1_000_000, "s"), (1_000, "ms")];
     match units
@@ -89,7 +90,7 @@ pub(super) fn show_duration(span: Duration) -> String {
 }
 
 /// Writes a rate in the largest unit that keeps it whole.
-pub(super) fn show_rate(bits: u64) -> String {
+pub(crate) fn show_rate(bits: u64) -> String {
     let units = [
         (1_000_000_000, "Gbit/s"),
         (1_000_000, "Mbit/s"),
@@ -98,6 +99,23 @@ pub(super) fn show_rate(bits: u64) -> String {
     match units.iter().find(|(unit, _)| bits.is_multiple_of(*unit)) {
         Some((unit, name)) => format!("{} {name}", bits / unit),
         None => format!("{bits} bit/s"),
+    }
+}
+
+/// Writes a share from 0 to 1 as a percentage that reads back as the same.
+pub(crate) fn show_share(share: f64) -> String {
+    let digits = format!("{share}");
+    let (whole, part) = digits.split_once('.').unwrap_or((&digits, ""));
+    let part = format!("{part:0<2}");
+    let (percent, rest) = part.split_at(2);
+    let percent = format!("{whole}{percent}");
+    let percent = match percent.trim_start_matches('0') {
+        "" => "0",
+        percent => percent,
+    };
+    match rest {
+        "" => format!("{percent}%"),
+        rest => format!("{percent}.{rest}%"),
     }
 }
 
@@ -167,6 +185,12 @@ mod tests {
         }
         for text in ["200 Mbit/s", "1 Gbit/s", "999 bit/s", "5 kbit/s"] {
             assert_eq!(rate(text).map(show_rate).as_deref(), Ok(text));
+        }
+        for text in ["0%", "5%", "7%", "0.1%", "100%", "33.333%"] {
+            assert_eq!(share(text).map(show_share).as_deref(), Ok(text));
+        }
+        for part in [1.0 / 3.0, 0.07, 1e-9, 0.999_999_999_999_999_9] {
+            assert_eq!(share(&show_share(part)), Ok(part));
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The tasks of one node on one thread.
 //!
 //! A node's tasks share a [`LocalSet`] of their own, nested in the thread's. So whatever they start there, by whichever crate (actor
-//! contexts, supervisors, quinn's drivers), ends with them: closing the scope drops the set and nothing of the node is left running.
+//! contexts, supervisors, quinn's drivers), ends with them: closing the scope drops the set and nothing of the node is left running. A frozen
+//! scope keeps its tasks and polls none of them.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -29,9 +30,11 @@ struct Shared {
 }
 
 struct State {
-    /// Emptied at each poll of the runner, so it stays as short as what one poll of the callers adds.
+    /// Emptied at each poll of the runner, so it stays as short as what one poll of the callers adds. While frozen it keeps what outsiders
+    /// spawn, which is one task for each thing that befalls the node.
     queue: VecDeque<MakeTask>,
     waker: Option<Waker>,
+    frozen: bool,
     closed: bool,
 }
 
@@ -49,6 +52,7 @@ impl Scope {
                 state: Mutex::new(State {
                     queue: VecDeque::new(),
                     waker: None,
+                    frozen: false,
                     closed: false,
                 }),
                 ended: watch::Sender::new(false),
@@ -91,6 +95,17 @@ impl Scope {
         }
     }
 
+    /// Stops every task where it waits, or lets all go on; what woke them meanwhile is not lost.
+    pub fn freeze(&self, frozen: bool) {
+        let mut state = self.shared.lock();
+        state.frozen = frozen;
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
     /// Waits until every task is dropped.
     pub async fn ended(&self) {
         let mut ended = self.shared.ended.subscribe();
@@ -127,6 +142,9 @@ impl Future for Runner {
                 return Poll::Ready(());
             }
             state.waker = Some(context.waker().clone());
+            if state.frozen {
+                return Poll::Pending;
+            }
             std::mem::take(&mut state.queue)
         };
         for make in tasks {

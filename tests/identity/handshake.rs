@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustls::NamedGroup;
 use rustls::pki_types::CertificateDer;
 use tombolo::identity::NodeIdentity;
+use tombolo::identity::papers::{Papers, Standing};
 use tombolo_actors::identity::{Identity, IdentityError, PeerFault};
 
 use crate::world::*;
@@ -330,6 +331,44 @@ async fn seeded_identities_meet_and_have_fixed_sizes() {
     let other = NodeIdentity::seeded(&world.plan, &node("plant/gate"), 8, clock(NOW)).unwrap();
     let met = meet(answers(&one), dials(&other, "hq/gate")).await;
     assert!(met.client_error().contains("does not verify"));
+}
+
+/// istio#32176, skupper#456, dapr#4517: not yet valid is told from expired, also where a simulation lets it happen.
+#[tokio::test]
+async fn a_simulated_certificate_goes_stale_and_is_good_again() {
+    const SIMULATED_NOW: u64 = 1_767_225_600;
+    let world = World::empty();
+    let papers = Papers::default();
+    let seeded = |name: &str, papers: &Papers| {
+        let clock = clock(SIMULATED_NOW);
+        NodeIdentity::seeded_with(&world.plan, &node(name), 7, clock, papers.clone()).unwrap()
+    };
+    let hq = seeded("hq/gate", &papers);
+    let plant = seeded("plant/gate", &Papers::default());
+    for (standing, refusal) in [
+        (Standing::Good, None),
+        (
+            Standing::Expired,
+            Some("has expired: valid until 2025-12-31"),
+        ),
+        (
+            Standing::NotYetValid,
+            Some("is not yet valid: valid from 2040-01-01"),
+        ),
+        (Standing::Good, None),
+    ] {
+        papers.show(standing);
+        let dialled = meet(answers(&hq), dials(&plant, "hq/gate")).await;
+        let dialling = meet(answers(&plant), dials(&hq, "plant/gate")).await;
+        match refusal {
+            None => assert!(dialled.is_accepted() && dialling.is_accepted()),
+            Some(said) => {
+                let (client, server) = (dialled.client_error(), dialling.server_error());
+                assert!(client.contains(said), "{client}");
+                assert!(server.contains(said), "{server}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn steps_of_the_wall_clock_evict_nobody() {
     strait(2, [DEFAULT; 2], |strait, _crews| async move {
         for seconds in [3600, -3600, -3600, 3600] {
             for node in [hq(), plant()] {
-                strait.world.step_clock(&node, seconds);
+                strait.world.step_clock(&node, seconds as f64);
                 strait.world.sleep(Duration::from_secs(15)).await;
             }
         }

@@ -37,7 +37,7 @@ fn coast() -> Simulation {
 
 /// What every run must end like: nothing violated, every round committed, everybody with the last model.
 fn healthy(report: &SimulationReport) {
-    assert_eq!(report.violations, Vec::<String>::new());
+    assert_eq!(report.violations, []);
     assert_eq!(report.finished.reason, "");
     assert!(
         report.rounds().iter().all(Round::is_committed),

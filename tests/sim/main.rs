@@ -2,11 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "tests say with a panic what went wrong")]
 
+mod actors;
 mod checkpoint;
 mod crash_points;
 mod dropout;
 mod duplicate;
+mod faults;
 mod membership;
+mod probe;
 mod restart;
 mod seeds;
 mod storm;

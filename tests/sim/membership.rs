@@ -25,7 +25,7 @@ const SHORT: &str = r#"
 "#;
 
 fn healthy(report: &SimulationReport) {
-    assert_eq!(report.violations, Vec::<String>::new());
+    assert_eq!(report.violations, []);
     assert_eq!(report.finished.reason, "");
     let aborted = report.rounds().iter().filter(|round| !round.is_committed());
     assert_eq!(aborted.count(), 0, "{:#?}", report.rounds());

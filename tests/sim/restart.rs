@@ -72,7 +72,7 @@ fn round(report: &SimulationReport) -> &Round {
 }
 
 fn well(report: &SimulationReport) {
-    assert_eq!(report.violations, Vec::<String>::new());
+    assert_eq!(report.violations, []);
     assert_eq!(report.finished.reason, "");
     assert_eq!(report.rounds().len(), 12);
     assert!(

@@ -80,7 +80,7 @@ pub fn actor(rng: &mut Rng, node: &str) -> &'static str {
 fn two_hundred_seeds_end_well_and_repeat_to_the_last_packet() {
     for seed in range("TOMBOLO_SEEDS", 0..200) {
         let report = run(seed);
-        assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
+        assert_eq!(report.violations, [], "seed {seed}");
         assert_eq!(
             report.finished.reason,
             "",

@@ -12,6 +12,7 @@ mod files;
 mod limits;
 mod real;
 mod time;
+mod trouble;
 
 use tombolo_core::ids::NodeId;
 

@@ -59,7 +59,7 @@ fn the_wall_clock_follows_virtual_time_and_steps_alone() {
             let start = env_a.unix_time();
             world.sleep(Duration::from_secs(90)).await;
             assert_eq!(env_a.unix_time(), start + 90);
-            world.step_clock(&a, -3600);
+            world.step_clock(&a, -3600.0);
             assert_eq!(env_a.unix_time(), start + 90 - 3600);
             assert_eq!(env_b.unix_time(), start + 90);
             assert_eq!(env_a.now(), Micros(90_000_000));

@@ -6,3 +6,4 @@ mod broken;
 mod faults;
 mod good;
 mod mutated;
+mod plan_of_faults;

@@ -47,6 +47,12 @@ impl Memory {
             .retain(|_, device| device.owner != owner);
     }
 
+    /// Devices that are open, and regions whose owner still has them: what should be gone when everybody is.
+    pub fn in_use(&self) -> (usize, usize) {
+        let world = locked(&self.world);
+        (world.devices.len(), world.owned)
+    }
+
     /// Cuts the fabric between two nodes, both ways, until [`Memory::heal`]. Queue pairs that notice stay dead.
     pub fn cut(&self, a: &str, b: &str) {
         locked(&self.world).cuts.insert(pair(a, b));
@@ -130,6 +136,7 @@ impl Device for MemoryDevice {
                 },
             );
             device.bytes += bytes as u64;
+            world.owned += 1;
             let storage = Owned {
                 pages,
                 shelf,
@@ -261,7 +268,9 @@ impl Storage for Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        if let Some(device) = locked(&self.world).devices.get_mut(&self.address)
+        let mut world = locked(&self.world);
+        world.owned -= 1;
+        if let Some(device) = world.devices.get_mut(&self.address)
             && let Some(exported) = device.regions.remove(&self.key)
         {
             device.bytes -= exported.len;
@@ -344,6 +353,8 @@ type Shelf = Arc<Mutex<Option<Arc<Pages>>>>;
 #[derive(Default)]
 struct State {
     last: u64,
+    /// Regions that their owners have not dropped, of open devices and of ended ones.
+    owned: usize,
     devices: BTreeMap<u64, DeviceState>,
     cuts: BTreeSet<(String, String)>,
 }

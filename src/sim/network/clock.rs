@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::{Inner, Network};
 use crate::sim::nanos;
+use crate::sim::skew::Clocks;
 
 /// Tokio's timers lie on this grid, in nanoseconds.
 const TICK: u64 = 1_000_000;
@@ -56,6 +57,18 @@ impl Network {
         }
     }
 
+    /// What a node's monotonic clock shows now, as an instant of the runtime's clock.
+    pub fn instant(&self, clocks: &Clocks) -> Instant {
+        let now = tokio::time::Instant::now().into_std();
+        match self.lock().clock {
+            Clock::Running(base) => {
+                let here = clocks.monotonic(nanos(now.saturating_duration_since(base)));
+                base + Duration::from_nanos(here)
+            }
+            Clock::Before | Clock::Ended(_) => now,
+        }
+    }
+
     /// Keeps the root future's waker and tells at which nanosecond, on tokio's grid, it must be woken.
     pub fn root_waits(&self, waker: &Waker) -> Option<u64> {
         let mut inner = self.lock();
@@ -85,6 +98,9 @@ impl Network {
             if next < tick_end {
                 move_clock(next.saturating_sub(now));
                 inner.fire(next.max(now), &mut woken);
+                // Whoever was woken may do nothing (its node is frozen, its datagram is lost): only a wake of the root is sure to bring tokio
+                // back here for the event after this one.
+                woken.extend(inner.root.clone());
             } else {
                 let tick_start = next / TICK * TICK;
                 if !now.is_multiple_of(TICK) {

@@ -149,6 +149,14 @@ fn read_text(
                 refused.help("write domain/node, such as \"hq/gate\""),
             ))
         }
+        Kind::Place if is_name(text) || text.parse::<NodeId>().is_ok() => {
+            Ok(Read::Right(as_text()))
+        }
+        Kind::Place => {
+            let message = format!("{shown_text:?} is neither a domain nor a node");
+            let refused = Refused::new(message, "not a name");
+            Err(Some(refused.help("write \"hq\" or \"hq/gate\"")))
+        }
         Kind::Path if text.is_empty() || text.contains('\0') => Err(Some(refuse("is not a path"))),
         Kind::Path => Ok(Read::Right(as_text())),
         Kind::Socket if text.parse::<SocketAddr>().is_ok() => Ok(Read::Right(as_text())),
@@ -321,6 +329,7 @@ pub(super) fn expected(key: &Key, kind: Kind) -> String {
         Kind::Word | Kind::Rule => return alternatives(key.words),
         Kind::Name => "a name in quotes".into(),
         Kind::Node => "a node, such as \"hq/gate\"".into(),
+        Kind::Place => "a domain or a node, such as \"hq\" or \"hq/gate\"".into(),
         Kind::Path => "a path in quotes".into(),
         Kind::Socket => "an address, such as \"10.0.0.5:7000\"".into(),
         Kind::HostPort => "host:port, such as \"gate.example.org:7000\"".into(),

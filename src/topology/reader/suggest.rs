@@ -1,6 +1,6 @@
 //! What somebody may have meant.
 
-use super::{Kind, Table, keys};
+use super::{Kind, Table};
 
 /// Longer names are not compared: nobody mistypes a key that badly, and comparing costs their product.
 const COMPARED_MAX: usize = 64;
@@ -32,9 +32,14 @@ fn closest<'a>(
 }
 
 /// What to do about a key that a table does not have: a section that has it, then a slip of the finger, then what else it could be.
-pub(super) fn for_key(table: &'static Table, name: &str, is_table: bool) -> String {
+pub(super) fn for_key(
+    root: &'static Table,
+    table: &'static Table,
+    name: &str,
+    is_table: bool,
+) -> String {
     let (mut sections, mut homes) = (Vec::new(), Vec::new());
-    find_homes(&keys::FILE, name, &mut homes);
+    find_homes(root, name, &mut homes);
     sections.extend(homes.iter().filter(|home| home.starts_with('[')).copied());
     // A table at the top level was meant to be one: its name is not a key of a section.
     if !sections.is_empty() && !is_table {
@@ -50,7 +55,7 @@ pub(super) fn for_key(table: &'static Table, name: &str, is_table: bool) -> Stri
     if let Some((0..=1, key)) = own {
         return meant(key);
     }
-    if let Some(key) = keys::FILE.key(name) {
+    if let Some(key) = root.key(name) {
         let head = match key.kind {
             Kind::Tables(..) => format!("[[{name}]]"),
             _ => format!("[{name}]"),
@@ -109,6 +114,7 @@ pub(super) fn sentence(doc: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::keys;
     use super::*;
 
     #[test]
@@ -140,28 +146,33 @@ mod tests {
             _ => unreachable!(),
         };
         assert_eq!(
-            for_key(federation, "round", false),
+            for_key(&keys::FILE, federation, "round", false),
             "did you mean `rounds`?"
         );
         assert_eq!(
-            for_key(federation, "deadline", false),
+            for_key(&keys::FILE, federation, "deadline", false),
             "this key belongs to [round]"
         );
         assert_eq!(
-            for_key(federation, "delay", false),
+            for_key(&keys::FILE, federation, "delay", false),
             "this key belongs to link.emulate"
         );
         assert_eq!(
-            for_key(&keys::FILE, "rounds", false),
+            for_key(&keys::FILE, &keys::FILE, "rounds", false),
             "this key belongs to [federation]"
         );
         assert_eq!(
-            for_key(&keys::FILE, "rounds", true),
+            for_key(&keys::FILE, &keys::FILE, "rounds", true),
             "did you mean [round]?"
         );
-        assert!(for_key(federation, "momentum", false).ends_with("[outer]"));
-        assert!(for_key(federation, "checkpoint", true).starts_with("[checkpoint] is"));
-        assert!(for_key(federation, "xyzzy", false).starts_with("its keys are name, rounds"));
+        assert!(for_key(&keys::FILE, federation, "momentum", false).ends_with("[outer]"));
+        assert!(
+            for_key(&keys::FILE, federation, "checkpoint", true).starts_with("[checkpoint] is")
+        );
+        assert!(
+            for_key(&keys::FILE, federation, "xyzzy", false)
+                .starts_with("its keys are name, rounds")
+        );
     }
 
     #[test]

@@ -1,0 +1,249 @@
+//! What a simulation is played on: one world, one fabric, and the nodes' real actors.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tombolo_actors::coordinator::TrainerFactory;
+use tombolo_actors::crew::{Crew, Kit, RuleFactory};
+use tombolo_actors::shell::{Census, Stage};
+use tombolo_core::event::{Event, Finished};
+use tombolo_core::ids::NodeId;
+use tombolo_core::plan::Plan;
+use tombolo_core::tensor::{Hash, Layout};
+use tombolo_core::time::Micros;
+use tombolo_fabric::VerbsProvider;
+use tombolo_fabric::memory::Memory;
+
+use super::SimulationError;
+use super::inflict::{Phase, Weather, timeline};
+use super::invariant::{Checker, Leftovers, Look};
+use super::plan::FaultPlan;
+use crate::federation::Ledger;
+use crate::identity::NodeIdentity;
+use crate::identity::papers::Papers;
+use crate::sim::SimWorld;
+
+/// How long nodes may take, in virtual time, to hear that the run is over.
+const LEAVE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Where every node listens, until it is replaced by a new machine.
+const PORT: u16 = 7000;
+
+/// What happened, and what of it broke a law, as it happens.
+pub(super) struct Record {
+    log: Mutex<Log>,
+    pub ledger: Ledger,
+}
+
+pub(super) struct Log {
+    pub events: Vec<(Micros, Event)>,
+    pub checker: Checker,
+}
+
+impl Record {
+    pub fn new(checker: Checker) -> Self {
+        Record {
+            log: Mutex::new(Log {
+                events: Vec::new(),
+                checker,
+            }),
+            ledger: Ledger::default(),
+        }
+    }
+
+    pub fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, at: Micros, event: Event) {
+        self.ledger.record(&event);
+        let mut log = self.log();
+        log.checker.on_event(at, &event);
+        log.events.push((at, event));
+    }
+}
+
+/// What all nodes of a simulation share.
+pub(super) struct Theatre {
+    pub plan: Arc<Plan>,
+    pub configuration: Hash,
+    pub layout: Layout,
+    pub trainer: TrainerFactory,
+    pub rule: RuleFactory,
+    pub seed: u64,
+    pub memory: Memory,
+    pub census: Census,
+    pub record: Arc<Record>,
+    /// The certificates that nodes show.
+    pub papers: BTreeMap<NodeId, Papers>,
+    /// How often each node was replaced by a new machine.
+    pub machines: Mutex<BTreeMap<NodeId, u16>>,
+}
+
+/// The actors of each node that was started; of one that is down, its last ones.
+pub(super) type Crews = Rc<RefCell<BTreeMap<NodeId, Crew>>>;
+
+impl Theatre {
+    /// Plays a run to its end, with everything that goes wrong in it.
+    pub async fn play(
+        &self,
+        world: &SimWorld,
+        crews: &Crews,
+        faults: &FaultPlan,
+    ) -> Result<Finished, SimulationError> {
+        for node in self.plan.nodes() {
+            world.env(&node.id);
+        }
+        world.link_as_planned(&self.plan);
+        self.mourn(world);
+        for node in self.plan.nodes() {
+            self.start(world, crews, &node.id)?;
+        }
+        let mut weather = Weather::new(self, world, crews);
+        for (at, nth, phase) in timeline(faults) {
+            let wait = (Micros::default() + at).since(world.now());
+            tokio::select! {
+                biased;
+                _ = self.record.ledger.finished() => break,
+                () = world.sleep(wait) => {}
+            }
+            let fault = &faults.faults[nth].fault;
+            self.record
+                .log()
+                .checker
+                .on_fault(world.now(), fault, phase);
+            match phase {
+                Phase::Begins => weather.begin(nth, fault)?,
+                Phase::Ends => weather.end(nth)?,
+            }
+        }
+        let finished = self.record.ledger.finished().await;
+        let now = world.now();
+        self.record.log().checker.on_end(now, &finished);
+        self.leave(world, crews).await;
+        Ok(finished)
+    }
+
+    /// When a node's power goes, its neighbours cannot READ its memory any more, and its disk is all that is left of it.
+    fn mourn(&self, world: &SimWorld) {
+        let (memory, record, clock) = (self.memory.clone(), self.record.clone(), world.clock());
+        world.on_crash(move |node, disk| {
+            memory.crash(node.as_str());
+            record.log().checker.on_power_cut(clock(), node, disk);
+        });
+    }
+
+    /// How full everything is.
+    pub fn look(&self, world: &SimWorld, crews: &Crews) {
+        let crews = crews.borrow();
+        let mut look = Look {
+            network: world.load(),
+            ..Look::default()
+        };
+        for (node, crew) in crews.iter() {
+            look.queues.insert(node.clone(), crew.longest_queue());
+            let fullest = crew.outboxes.values().map(|outbox| outbox.waiting()).max();
+            look.outboxes
+                .insert(node.clone(), fullest.unwrap_or_default());
+            look.fabric.insert(node.clone(), crew.fabric.stats());
+        }
+        self.record.log().checker.on_look(world.now(), &look);
+    }
+
+    /// What is left of a world that is over.
+    pub fn leftovers(&self, world: &SimWorld) -> Leftovers {
+        let (sockets, timers) = world.living();
+        let (devices, regions) = self.memory.in_use();
+        Leftovers {
+            actors: self.census.counts(),
+            // One is ours.
+            reporters: Arc::strong_count(&self.record) - 1,
+            sockets,
+            timers,
+            devices,
+            regions,
+        }
+    }
+
+    /// Starts a node's actors on the view of the world that it has now.
+    pub fn start(
+        &self,
+        world: &SimWorld,
+        crews: &Crews,
+        node: &NodeId,
+    ) -> Result<(), SimulationError> {
+        let crew = self.crew(world, node)?;
+        crews.borrow_mut().insert(node.clone(), crew);
+        Ok(())
+    }
+
+    fn crew(&self, world: &SimWorld, node: &NodeId) -> Result<Crew, SimulationError> {
+        let env = world.env(node);
+        let clock = {
+            let env = env.clone();
+            Arc::new(move || env.unix_time())
+        };
+        let papers = self.papers[node].clone();
+        let machine = self.machines().get(node).copied().unwrap_or(0);
+        let identity = NodeIdentity::seeded_with(&self.plan, node, self.seed, clock, papers)?;
+        let device = self
+            .memory
+            .open(node.as_str())
+            .map_err(|error| SimulationError::Start(error.to_string()))?;
+        let sink = {
+            // The world's clock and not the node's, which may drift: what happened first stands first.
+            let (record, clock) = (self.record.clone(), world.clock());
+            Arc::new(move |event: Event| record.take(clock(), event))
+        };
+        let stage = Stage {
+            node: node.clone(),
+            env,
+            plan: self.plan.clone(),
+            events: sink,
+            census: self.census.clone(),
+        };
+        Crew::start(Kit {
+            stage,
+            identity,
+            device,
+            layout: self.layout.clone(),
+            trainer: self.trainer.clone(),
+            rule: self.rule.clone(),
+            configuration: self.configuration,
+            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT.saturating_add(machine))),
+        })
+        .map_err(|error| SimulationError::Start(error.to_string()))
+    }
+
+    /// From now on the node is another machine, which listens elsewhere.
+    pub fn replace(&self, node: &NodeId) {
+        *self.machines().entry(node.clone()).or_default() += 1;
+    }
+
+    fn machines(&self) -> MutexGuard<'_, BTreeMap<NodeId, u16>> {
+        self.machines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives every node that still runs the time to hear that the run is over.
+    async fn leave(&self, world: &SimWorld, crews: &Crews) {
+        let left: Vec<_> = crews
+            .borrow()
+            .values()
+            .map(|crew| crew.left.clone())
+            .collect();
+        let everyone = async {
+            for mut left in left {
+                let _ = left.wait_for(Option::is_some).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = everyone => {}
+            () = world.sleep(LEAVE_LIMIT) => {}
+        }
+    }
+}
