@@ -13,6 +13,7 @@ mod wire;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{self, AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use dashmap::DashMap;

@@ -374,6 +374,8 @@ fn the_ladder_is_climbed_rung_by_rung() {
     let recovered = || Event::PeerRecovered {
         node: own(),
         peer: peer(),
+        silent_ms: 2000,
+        lost: false,
     };
     let started = || Event::NodeStarted {
         node: own(),
