@@ -144,7 +144,7 @@ impl Running {
         let (waiting, sink) = (self.waiting.clone(), self.sink.clone());
         let mut gives_up = std::pin::pin!(waiting.watch(sink.as_ref()));
         let ledger = self.ledger.clone();
-        let mut stopping = None;
+        let (mut stopping, mut gave_up) = (None, false);
         let mut left: Vec<_> = self.crews.values().map(|crew| crew.left.clone()).collect();
         let hosts_coordinator = self.hosts_coordinator();
         let patience = match hosts_coordinator {
@@ -170,7 +170,7 @@ impl Running {
                 reason = gone => break Finished::without_rounds(reason),
                 reason = &mut gives_up, if stopping.is_none() => {
                     // Nobody is going to send this node away.
-                    stopping = Some(Interrupt::Interrupted);
+                    gave_up = true;
                     break Finished::without_rounds(reason);
                 }
                 why = &mut interrupt, if stopping.is_none() => {
@@ -206,6 +206,7 @@ impl Running {
         let patience = match (stopping, hosts_coordinator) {
             // Whoever is not there yet has nothing to lose.
             (None, true) if !began => INTERRUPTED_LIMIT,
+            (None, _) if gave_up => Duration::ZERO,
             (None, _) => LEAVE_LIMIT,
             (Some(_), true) => INTERRUPTED_LIMIT,
             // Nobody is going to send this node away.
