@@ -229,8 +229,7 @@ fn a_restarted_peer_is_noticed_with_the_next_packet() {
             let Event::LinkDown { reason, .. } = event else {
                 panic!("{event:?}");
             };
-            let expected = ["reset", "newer connection"][index];
-            assert!(reason.contains(expected), "{reason}");
+            assert!(reason.contains("reset"), "{reason}");
         });
     }
 }
@@ -245,8 +244,9 @@ fn a_peer_that_comes_back_on_another_address_is_dialled_there() {
         strait.world.sleep(Duration::from_secs(10)).await;
         let (suspicion, _) = strait.log.first(restarted, suspected(plant())).unwrap();
         let (up, _) = strait.log.first(suspicion, link_up(plant())).unwrap();
+        // With the period in which the process that was there before could still answer.
         assert!(
-            up.since(suspicion) <= ms(1000) + 3 * ROUND_TRIP,
+            up.since(suspicion) <= ms(1500) + 3 * ROUND_TRIP,
             "{up:?}, suspected at {suspicion:?}"
         );
     });
