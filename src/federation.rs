@@ -301,6 +301,7 @@ impl Federation {
         } else {
             None
         };
+        let run = state.as_ref().map_or(Hash::default(), StateFolder::run);
         let mut options = WorldOptions::from(plan.as_ref());
         if self.emulate {
             options.links.clone_from(&plan.links);
@@ -361,6 +362,7 @@ impl Federation {
                 trainer: built.trainer.clone(),
                 rule: built.rule.clone(),
                 configuration: built.configuration,
+                run,
                 listen,
             };
             crews.insert(node.clone(), Crew::start(kit).map_err(machine)?);

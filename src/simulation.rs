@@ -54,6 +54,7 @@ use tombolo_core::aggregate::Aggregator;
 use tombolo_core::event::{Event, Finished, RoundRecord};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
+use tombolo_core::tensor::Hash;
 use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trainer;
 use tombolo_fabric::VerbsProvider;
@@ -364,6 +365,7 @@ impl Theatre {
             trainer: self.built.trainer.clone(),
             rule: self.built.rule.clone(),
             configuration: self.built.configuration,
+            run: Hash::of_bytes(&self.seed.to_le_bytes()),
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         })
         .map_err(|error| SimulationError::Start(error.to_string()))

@@ -56,6 +56,8 @@ pub type TrainerFactory = Arc<dyn Fn(&NodeId) -> Result<Box<dyn Trainer>, String
 pub struct Setup {
     /// Where it acts.
     pub stage: Stage,
+    /// The run.
+    pub run: Hash,
     /// Names and shapes of the model.
     pub layout: Layout,
     /// Makes a trainer.
