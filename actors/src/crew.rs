@@ -256,6 +256,7 @@ impl Crew {
             let setup = node::Setup {
                 stage: stage.clone(),
                 layout: layout.clone(),
+                configuration,
                 trainer: trainer.clone(),
                 shelf: shelf.clone(),
                 fabric: fabric.clone(),

@@ -6,6 +6,7 @@ mod checkpoint;
 mod crash_points;
 mod dropout;
 mod membership;
+mod nodes;
 mod restart;
 mod seeds;
 mod storm;
