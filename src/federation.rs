@@ -316,6 +316,7 @@ impl Federation {
         } else {
             None
         };
+        let run = state.as_ref().map_or(Default::default(), StateFolder::run);
         let mut options = WorldOptions::from(plan.as_ref());
         if self.emulate {
             options.links.clone_from(&plan.links);
@@ -376,6 +377,7 @@ impl Federation {
                 trainer: built.trainer.clone(),
                 rule: built.rule.clone(),
                 configuration: built.configuration,
+                run,
                 listen,
             };
             crews.insert(node.clone(), Crew::start(kit).map_err(machine)?);
