@@ -94,6 +94,7 @@ impl Theatre {
             trainer: self.trainer.clone(),
             rule: Arc::new(move || Rule::Trait(tombolo_core::aggregate::build(&rule).unwrap())),
             configuration: Hash::default(),
+            run: Hash::default(),
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         })
         .unwrap()

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tombolo::Round;
 use tombolo::learn::DigitsTrainer;
-use tombolo::simulation::{Simulation, SimulationReport, crash, forget, millis, restart, secs};
+use tombolo::simulation::{
+    Simulation, SimulationReport, crash, millis, restart, restart_without_disk, secs,
+};
 use tombolo::topology;
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
@@ -49,7 +51,7 @@ fn trainings(report: &SimulationReport) -> usize {
 }
 
 fn well(report: &SimulationReport, undisturbed: &SimulationReport) {
-    assert_eq!(report.violations, Vec::<String>::new());
+    assert_eq!(report.violations, []);
     assert_eq!(report.finished.reason, "");
     assert!(report.rounds().iter().all(Round::is_committed));
     assert_eq!(report.finished.model_hash, undisturbed.finished.model_hash);
@@ -65,12 +67,13 @@ fn an_update_is_not_made_twice() {
     let exported = exported.unwrap().0.since(Micros::default());
     for (later, with_disk) in [(1, true), (2000, true), (10_000, true), (1, false)] {
         let moment = exported + Duration::from_micros(later);
-        let mut simulation = coast().at(moment, crash(NODE));
-        if !with_disk {
-            simulation = simulation.at(moment + millis(100), forget(NODE));
-        }
-        let report = simulation
-            .at(moment + millis(400), restart(NODE))
+        let back = match with_disk {
+            true => restart(NODE),
+            false => restart_without_disk(NODE),
+        };
+        let report = coast()
+            .at(moment, crash(NODE))
+            .at(moment + millis(400), back)
             .run()
             .unwrap();
         well(&report, &undisturbed);

@@ -228,7 +228,7 @@ impl Law for Rounds {
                 // What was written down before a power cut may never have been told one by one.
                 self.out = view.out.keys().cloned().collect();
             }
-            Event::UpdateExported { node, round, .. } => {
+            Event::UpdateExported { node, round, .. } | Event::UpdateRestored { node, round } => {
                 self.exported.insert((*round, node.clone()));
             }
             Event::Reported { round, node, .. } => {

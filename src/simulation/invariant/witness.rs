@@ -14,7 +14,7 @@ use tombolo_core::event::{Event, RoundRecord};
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::plan::{Clip, Plan};
 use tombolo_core::tensor::Layout;
-use tombolo_core::trainer::{Evaluation, Task, TrainError, Trained, Trainer};
+use tombolo_core::trainer::{Evaluation, Snapshot, Snapshots, Task, TrainError, Trained, Trainer};
 
 use super::{Cx, Law};
 
@@ -85,8 +85,45 @@ impl Trainer for WatchedTrainer {
     }
 
     fn train(&mut self, task: &Task, parameters: &mut [f32]) -> Result<Trained, TrainError> {
+        self.watch(task, parameters, |inner, parameters| {
+            inner.train(task, parameters)
+        })
+    }
+
+    fn train_from(
+        &mut self,
+        task: &Task,
+        from: Option<Snapshot<'_>>,
+        parameters: &mut [f32],
+        snapshots: &mut dyn Snapshots,
+    ) -> Result<Trained, TrainError> {
+        self.watch(task, parameters, |inner, parameters| {
+            inner.train_from(task, from, parameters, snapshots)
+        })
+    }
+
+    fn state(&self) -> Vec<u8> {
+        self.inner.state()
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<(), TrainError> {
+        self.inner.restore(state)
+    }
+
+    fn evaluate(&mut self, parameters: &[f32]) -> Result<Evaluation, TrainError> {
+        self.inner.evaluate(parameters)
+    }
+}
+
+impl WatchedTrainer {
+    fn watch(
+        &mut self,
+        task: &Task,
+        parameters: &mut [f32],
+        train: impl FnOnce(&mut dyn Trainer, &mut [f32]) -> Result<Trained, TrainError>,
+    ) -> Result<Trained, TrainError> {
         let base = parameters.to_vec();
-        let trained = self.inner.train(task, parameters)?;
+        let trained = train(self.inner.as_mut(), parameters)?;
         let pairs = parameters.iter().zip(&base);
         let update: Vec<f32> = pairs.map(|(local, base)| local - base).collect();
         let mut seen = self.witness.lock();
@@ -98,10 +135,6 @@ impl Trainer for WatchedTrainer {
             known.push(update);
         }
         Ok(trained)
-    }
-
-    fn evaluate(&mut self, parameters: &[f32]) -> Result<Evaluation, TrainError> {
-        self.inner.evaluate(parameters)
     }
 }
 
