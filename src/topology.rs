@@ -209,7 +209,7 @@ fn tables(
             Mistake::of_file(message).help(TOO_MUCH),
         ));
     }
-    let cut = syntax::cut(text).map_err(|mistake| Diagnosis::new(name, "", mistake))?;
+    let cut = syntax::cut(text).map_err(|mistake| Diagnosis::new(name, "", *mistake))?;
     let (parsed, errors) = DeTable::parse_recoverable(&text[..cut.unwrap_or(text.len())]);
     let lines = diagnosis::Lines::new(text);
     let syntax = syntax::mistakes(text, &lines, &errors);

@@ -502,7 +502,13 @@ impl Coordinator {
                     .put(Object::Model(committed.round), model.bytes());
                 coordinator.bench = Some(Arc::new(Mutex::new(bench)));
                 coordinator.model = Some((committed.round, model));
-                coordinator.step(cx, Some(machine::Message::Start(committed, open)));
+                coordinator.step(
+                    cx,
+                    Some(machine::Message::Start(
+                        Box::new(committed),
+                        open.map(Box::new),
+                    )),
+                );
                 let started = node::Message::CoordinatorStarted;
                 coordinator.setup.node.deliver(started);
             },

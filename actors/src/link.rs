@@ -4,6 +4,7 @@
 //! connection's session: a plain task that shakes hands, reads frames and hands them to the node with back-pressure, writes frames, serves
 //! what the peer fetches from the node's [`Shelf`], and notes every frame for the heartbeat.
 
+mod greeting;
 mod redial;
 mod session;
 #[cfg(test)]
@@ -13,19 +14,17 @@ mod wire;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{self, AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 use dashmap::DashMap;
 use quinn::{Connection, ConnectionError, RecvStream, VarInt};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::env::Env;
 use crate::node;
 use crate::quic;
 use crate::shell::{AbortOnDrop, Actor, Cx, Handle, Reply, Stage, later};
 use redial::Redial;
-use session::{Session, send_object};
+use session::send_object;
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::link::{Memory, Peer};
@@ -42,18 +41,6 @@ const OFFER: u64 = 1 << 63;
 
 /// Why a node that leaves closes its connections: there is nothing more to tell it. Not 0, with which quinn closes what nobody holds.
 pub const LEFT: VarInt = VarInt::from_u32(20);
-
-/// Why a second process of an identity is turned away.
-const DUPLICATE: VarInt = VarInt::from_u32(21);
-
-/// Connections that shake hands at once. A peer dials one at a time, and so does a duplicate of it; the oldest goes.
-const CANDIDATES_MAX: usize = 4;
-
-/// The longest a process that may be gone is waited for before another takes its place.
-const PROBE_MOST: Duration = Duration::from_secs(4);
-
-/// Looks for an answer within that time.
-const PROBE_LOOKS: u32 = 16;
 
 /// Fetches of the peer that are served at once; a peer that keeps to [`FETCHES_MAX`] never sees this limit.
 const SERVES_MAX: usize = 16;
@@ -408,104 +395,6 @@ impl Link {
             + 1
     }
 
-    /// Lets a connection say hello; what stands goes on meanwhile.
-    fn attach(&mut self, connection: Connection) {
-        let durable = &self.setup.durable;
-        let number = durable.sessions.fetch_add(1, atomic::Ordering::Relaxed) + 1;
-        let nudge = Arc::new(Notify::new());
-        let (setup, own) = (self.setup.clone(), self.own.clone());
-        let candidate = (connection.clone(), nudge.clone());
-        let task = tokio::task::spawn_local(async move {
-            let end = Session {
-                setup: &setup,
-                own: &own,
-                connection: &connection,
-                number,
-                nudge: &nudge,
-            }
-            .run()
-            .await;
-            setup.durable.set_left(has_left(&connection));
-            if connection.close_reason().is_none() {
-                connection.close(VarInt::from_u32(3), end.reason.as_bytes());
-            }
-            let _ = own.tell(Message::Down(number, end)).await;
-        });
-        let candidate = Candidate {
-            connection: candidate.0,
-            nudge: candidate.1,
-            task: AbortOnDrop(task),
-        };
-        self.candidates.insert(number, candidate);
-        if self.candidates.len() > CANDIDATES_MAX
-            && let Some((_, oldest)) = self.candidates.pop_first()
-        {
-            oldest
-                .connection
-                .close(VarInt::from_u32(2), b"replaced by a newer connection");
-            self.setup.wire.add(&oldest.connection);
-        }
-    }
-
-    /// Decides whether a session may take the place of the one that carries. The same process may at any time. Another process of the
-    /// same identity may once the one before does not answer: a node that was restarted is back at once, a duplicate of a live one is not
-    /// let in, and neither is a node that was taken for dead once another is there.
-    fn on_greeted(
-        &mut self,
-        cx: &mut Cx<Self>,
-        number: u64,
-        incarnation: u64,
-        reply: Reply<Result<(), Trouble>>,
-    ) {
-        let stands = self.setup.wire.connection();
-        let stands = stands.filter(|connection| connection.close_reason().is_none());
-        let (Some(current), Some(connection)) = (&self.session, stands) else {
-            return self.admit(number, incarnation, reply);
-        };
-        if current.incarnation == incarnation {
-            return self.admit(number, incarnation, reply);
-        }
-        let (before, nudge) = (current.number, current.nudge.clone());
-        let env = self.setup.stage.env.clone();
-        let span = self.setup.stage.plan.heartbeat.every;
-        let span = span.max(connection.rtt() * 4).min(PROBE_MOST);
-        let probe = async move { answers(env.as_ref(), &connection, &nudge, span).await };
-        later(cx, probe, move |link, alive, cx| {
-            if !link.is_current(before) {
-                return link.on_greeted(cx, number, incarnation, reply);
-            }
-            if !alive {
-                return link.admit(number, incarnation, reply);
-            }
-            let (node, peer) = (&link.setup.stage.node, &link.setup.peer);
-            reply.send(Err(Trouble {
-                reason: format!(
-                    "another process is {peer} and answers {node}: two have the same certificate; stop one of them, or give it an identity of its own"
-                ),
-                refused: true,
-            }));
-        });
-    }
-
-    fn admit(&mut self, number: u64, incarnation: u64, reply: Reply<Result<(), Trouble>>) {
-        let Some(candidate) = self.candidates.remove(&number) else {
-            return;
-        };
-        if let Some(old) = self.setup.wire.connection() {
-            old.close(VarInt::from_u32(2), b"replaced by a newer connection");
-        }
-        self.down("replaced by a newer connection");
-        let connection = Arc::new(candidate.connection);
-        self.setup.wire.replace(Some(connection));
-        self.session = Some(Current {
-            number,
-            incarnation,
-            nudge: candidate.nudge,
-            _task: candidate.task,
-        });
-        reply.send(Ok(()));
-    }
-
     fn is_current(&self, session: u64) -> bool {
         let current = self.session.as_ref();
         current.is_some_and(|current| current.number == session)
@@ -549,22 +438,6 @@ impl Link {
             self.setup.quic.deliver(quic::Message::Dial(peer));
         }
     }
-}
-
-/// Whether the other end of a connection answers within `span`. Anything that comes is an answer, and QUIC acknowledges whatever it gets.
-async fn answers(env: &dyn Env, connection: &Connection, nudge: &Notify, span: Duration) -> bool {
-    let before = connection.stats().udp_rx.datagrams;
-    nudge.notify_one();
-    for _ in 0..PROBE_LOOKS {
-        env.sleep(span / PROBE_LOOKS).await;
-        if connection.close_reason().is_some() {
-            return false;
-        }
-        if connection.stats().udp_rx.datagrams > before {
-            return true;
-        }
-    }
-    false
 }
 
 impl Actor for Link {

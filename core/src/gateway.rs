@@ -6,6 +6,7 @@
 
 mod folding;
 mod measure;
+mod views;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,8 +21,8 @@ use crate::tensor::{Hash, Layout};
 use crate::text::Text;
 use crate::view::View;
 use crate::wire::{
-    Commit, Contribution, Control, DomainJoin, Exported, Join, ModelRef, Open, RegionRef,
-    SliceMeasure, Term, Train,
+    Commit, Contribution, Control, Exported, Join, ModelRef, Open, RegionRef, SliceMeasure, Term,
+    Train,
 };
 
 /// Starts of one round's fold. More than the members that can fail one after another in a round worth finishing.
@@ -256,66 +257,6 @@ impl Gateway {
         let current = self.current.as_ref()?;
         let standing = current.contribution.as_ref()?;
         Some((standing.round, standing.attempt))
-    }
-
-    /// Says where this domain stands, all of it: whoever asks may know nothing.
-    fn introduce(&mut self, cx: &mut Context<'_, Effect>) {
-        let (round, hash) = self
-            .model
-            .as_ref()
-            .map_or((0, Hash::default()), |model| (model.round, model.hash));
-        let members = self.present.iter().cloned().collect();
-        cx.effect(Effect::Tell(Control::DomainJoin(DomainJoin {
-            layout: self.layout.clone(),
-            round,
-            hash,
-            members,
-        })));
-        // Who is among the members is active.
-        for (node, word) in &self.told {
-            if self.present.contains(node) && *word == Word::Active {
-                continue;
-            }
-            let (node, word) = (node.clone(), *word);
-            cx.effect(Effect::Tell(Control::Standing { node, word }));
-        }
-        self.adopted = None;
-        self.tell_adopted(cx);
-    }
-
-    /// Tells the coordinator how a member does, if that is news.
-    fn stand(&mut self, cx: &mut Context<'_, Effect>, node: &NodeId, word: Word) {
-        if self.told.insert(node.clone(), word) != Some(word) {
-            let node = node.clone();
-            cx.effect(Effect::Tell(Control::Standing { node, word }));
-        }
-    }
-
-    fn on_view(&mut self, cx: &mut Context<'_, Effect>, view: &View) {
-        let ranks = self.ranks.iter();
-        let out: BTreeSet<NodeId> = ranks.filter(|rank| view.is_out(rank)).cloned().collect();
-        let before = std::mem::replace(&mut self.out, out.clone());
-        for node in out.difference(&before) {
-            self.present.remove(node);
-            self.leave_out(node);
-        }
-        self.fold_without(cx, &out);
-        self.resume_work(cx);
-        self.tell_adopted(cx);
-        for node in before.difference(&out) {
-            cx.effect(Effect::Member(node.clone(), Control::Rejoin));
-        }
-    }
-
-    /// Takes what a node brought out of the round.
-    fn leave_out(&mut self, node: &NodeId) {
-        if let Some(current) = &mut self.current {
-            current.open.cohort.retain(|asked| asked != node);
-            current.exports.remove(node);
-            if let Some(weighed) = &mut current.weighed {
-                weighed.retain(|weighed| weighed.weight.node != *node);
-            }
-        }
     }
 
     /// The open round.

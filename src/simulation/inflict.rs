@@ -142,11 +142,11 @@ impl<'a> Weather<'a> {
                 world.disk(node).set_capacity(full.then_some(0));
             }
             Fault::StaleCertificate { .. } => {
-                let newest = of_node().filter_map(|f| match f {
+                let mut newest = of_node().filter_map(|f| match f {
                     Fault::StaleCertificate { stale, .. } => Some(*stale),
                     _ => None,
                 });
-                let shown = match newest.last() {
+                let shown = match newest.next_back() {
                     None => Standing::Good,
                     Some(Stale::Expired) => Standing::Expired,
                     Some(Stale::NotYetValid) => Standing::NotYetValid,
@@ -241,7 +241,8 @@ impl<'a> Weather<'a> {
 
     fn heal(&mut self, paths: &Paths) {
         for (a, b) in paths.pairs(&self.theatre.plan) {
-            self.world.heal(&[a.clone()], &[b.clone()]);
+            self.world
+                .heal(std::slice::from_ref(&a), std::slice::from_ref(&b));
             let pair = ordered((a, b));
             for cuts in self.fabric_cuts.values_mut() {
                 cuts.remove(&pair);

@@ -304,19 +304,15 @@ impl TimedFault {
     pub fn check(&self, topology: &Plan) -> Result<(), FaultError> {
         let impossible = |message: String| Err(FaultError::Impossible(message));
         match self.until {
-            Some(_) if !self.fault.lasts() => {
-                return impossible(format!(
-                    "a {} happens at an instant: give it no end",
-                    self.fault.kind()
-                ));
-            }
-            Some(until) if until <= self.at => {
-                return impossible(format!(
-                    "a {} ends at {until:?}, which is not after its beginning at {:?}",
-                    self.fault.kind(),
-                    self.at
-                ));
-            }
+            Some(_) if !self.fault.lasts() => impossible(format!(
+                "a {} happens at an instant: give it no end",
+                self.fault.kind()
+            )),
+            Some(until) if until <= self.at => impossible(format!(
+                "a {} ends at {until:?}, which is not after its beginning at {:?}",
+                self.fault.kind(),
+                self.at
+            )),
             _ => self.fault.check(topology),
         }
     }

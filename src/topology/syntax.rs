@@ -35,11 +35,11 @@ const DEPTH_MAX: u32 = 80;
 /// # Errors
 ///
 /// It cannot be a topology at all.
-pub(super) fn cut(text: &str) -> Result<Option<usize>, Mistake> {
+pub(super) fn cut(text: &str) -> Result<Option<usize>, Box<Mistake>> {
     let source = Source::new(text);
     if source.lex().nth(TOKENS_MAX).is_some() {
         let message = format!("the file holds more than {TOKENS_MAX} words and signs");
-        return Err(Mistake::of_file(message).help(TOO_MUCH));
+        return Err(Box::new(Mistake::of_file(message).help(TOO_MUCH)));
     }
     let (mut found, mut last) = (0, None);
     let mut count = |error: ParseError| {

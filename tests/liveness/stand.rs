@@ -116,6 +116,7 @@ pub fn start(
         trainer: Arc::new(|_| Ok(Box::new(One) as Box<dyn Trainer>)),
         rule,
         configuration: Hash(topology::config_hash(plan)),
+        run: Hash::default(),
         listen,
     })
     .unwrap()

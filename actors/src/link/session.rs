@@ -7,7 +7,8 @@ use bytes::Bytes;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
-use super::{Agreed, DUPLICATE, Incoming, Message, OFFER, Setup, Trouble};
+use super::greeting::DUPLICATE;
+use super::{Agreed, Incoming, Message, OFFER, Setup, Trouble};
 use crate::node;
 use crate::shell::Handle;
 use tombolo_core::heartbeat::PERIODS;

@@ -101,8 +101,7 @@ impl Node {
         let epoch = view.epoch;
         let turn = {
             let plan = self.setup.stage.plan.clone();
-            let turn = self.setup.seen().adopt(&plan, view.clone());
-            turn
+            self.setup.seen().adopt(&plan, view.clone())
         };
         let Some(turn) = turn else {
             return;

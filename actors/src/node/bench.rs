@@ -88,7 +88,7 @@ impl Bench {
         if self.model.is_empty() {
             return Err("no model is held".into());
         }
-        shown(fabric, round, &self.model.f32s())
+        shown(fabric, round, self.model.f32s())
     }
 
     /// READs a model and holds it. Blocks.

@@ -12,6 +12,7 @@ use crate::event::RoundState;
 use crate::machine::Outcome as Out;
 use crate::plan::Quorum;
 use crate::plan::samples::{layout, plan};
+use crate::wire::Answer;
 
 // ---- opening ----
 
@@ -19,7 +20,7 @@ use crate::plan::samples::{layout, plan};
 fn nothing_opens_before_the_state_is_loaded() {
     let mut run = Run::new(plan(&[2, 2]));
     assert_eq!(run.tell(join()), []);
-    let opens = run.tell(Message::Start(loaded(0), None));
+    let opens = run.tell(Message::Start(Box::new(loaded(0)), None));
     assert_eq!(opens, [Effect::Tell(d(0), open(1, 0, &["d0/n0", "d0/n1"]))]);
     assert!(matches!(
         run.events[..],
@@ -767,7 +768,7 @@ fn a_stop_before_the_start_ends_the_run_at_the_start() {
     let mut run = Run::new(plan(&[1]));
     run.tell(Message::Stop("interrupted".into()));
     assert!(run.is_running());
-    run.tell(Message::Start(loaded(3), None));
+    run.tell(Message::Start(Box::new(loaded(3)), None));
     assert_eq!(run.finished().reason, "interrupted");
     assert!(!run.opened(4));
 }
@@ -866,7 +867,7 @@ impl Run {
     fn open(plan: Plan) -> Self {
         let mut run = Run::new(plan);
         run.tell(join());
-        run.tell(Message::Start(loaded(0), None));
+        run.tell(Message::Start(Box::new(loaded(0)), None));
         run
     }
 

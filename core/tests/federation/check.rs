@@ -74,13 +74,7 @@ impl Checker {
 
     /// The last events, for a message that helps.
     pub fn tail(&self) -> String {
-        self.tail[self.tail.len().saturating_sub(
-            std::env::var("TAIL")
-                .ok()
-                .and_then(|t| t.parse().ok())
-                .unwrap_or(60),
-        )..]
-            .join("\n")
+        self.tail[self.tail.len().saturating_sub(60)..].join("\n")
     }
 
     pub fn commits(&self) -> usize {

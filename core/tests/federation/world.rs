@@ -358,7 +358,10 @@ impl World {
         self.coordinator = Some(Coordinator::new(self.plan.clone(), layout()));
         self.check.on_restart();
         let life = self.coordinator_life;
-        let start = coordinator::Message::Start(self.committed.clone(), self.resumed());
+        let start = coordinator::Message::Start(
+            Box::new(self.committed.clone()),
+            self.resumed().map(Box::new),
+        );
         self.after(50, 300, Happening::Coordinator(life, start));
         let mut up: BTreeSet<NodeId> = [self.plan.coordinator.clone()].into();
         for peer in self.plan.peers(&self.plan.coordinator.clone()) {

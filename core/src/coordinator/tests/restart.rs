@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn a_restarted_coordinator_runs_the_open_round_again_and_takes_what_is_still_there() {
     let mut run = Run::new(plan(&[1]));
-    run.tell(Message::Start(loaded(4), None));
+    run.tell(Message::Start(Box::new(loaded(4)), None));
     assert_eq!(
         run.domain(0, join_of(&layout())),
         [Effect::Tell(d(0), open(5, 4, &["d0/n0"]))]
@@ -33,7 +33,7 @@ fn a_restarted_coordinator_runs_the_open_round_again_and_takes_what_is_still_the
 #[test]
 fn a_restart_after_the_last_round_only_hands_out_the_model() {
     let mut run = Run::new(plan(&[1]));
-    assert_eq!(run.tell(Message::Start(loaded(10), None)), []);
+    assert_eq!(run.tell(Message::Start(Box::new(loaded(10)), None)), []);
     let effects = run.domain(0, join_of(&layout()));
     assert!(matches!(
         effects[..],
@@ -248,7 +248,10 @@ fn notes_of_another_round_or_model_are_not_gone_on_from() {
         (weighing.round, weighing.base) = (round, hash(base));
         let mut run = Run::new(plan(&[1]));
         let noted = Vec::new();
-        run.tell(Message::Start(loaded(0), Some(Resumed { weighing, noted })));
+        run.tell(Message::Start(
+            Box::new(loaded(0)),
+            Some(Box::new(Resumed { weighing, noted })),
+        ));
         assert!(matches!(run.events[..], [Event::RoundOpened { .. }]));
         assert!(matches!(run.report("d0/n0")[..], [Effect::Weigh(1, _)]));
     }
@@ -270,7 +273,7 @@ fn resumed_with(plan: Plan, noted: &[Noted]) -> Run {
     };
     let mut run = Run::new(plan);
     run.tell(join());
-    run.tell(Message::Start(loaded(0), Some(resumed)));
+    run.tell(Message::Start(Box::new(loaded(0)), Some(Box::new(resumed))));
     run
 }
 

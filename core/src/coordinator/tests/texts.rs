@@ -28,7 +28,7 @@ fn weighing() -> Run {
     plan.domains[0].nodes = nodes.collect();
     let mut run = Run::new(plan);
     run.tell(join());
-    run.tell(Message::Start(loaded(0), None));
+    run.tell(Message::Start(Box::new(loaded(0)), None));
     for rank in 0..NODES {
         run.report(&name(rank));
     }

@@ -210,7 +210,7 @@ fn a_restarted_coordinator_goes_on_from_its_last_view() {
         view: view_of,
         ..loaded(3)
     };
-    run.tell(Message::Start(loaded, None));
+    run.tell(Message::Start(Box::new(loaded), None));
     assert_eq!(run.machine.view(), &view);
     let current = run.machine.current.as_ref().unwrap();
     assert_eq!((current.round, current.epoch), (4, 5));

@@ -1,0 +1,146 @@
+//! Who speaks for a peer: a connection says hello before it takes the place of the one that carries.
+
+use std::sync::Arc;
+use std::sync::atomic;
+use std::time::Duration;
+
+use quinn::{Connection, VarInt};
+use tokio::sync::Notify;
+
+use super::session::Session;
+use super::{Candidate, Current, Link, Message, Trouble, has_left};
+use crate::env::Env;
+use crate::shell::{AbortOnDrop, Cx, Reply, later};
+
+/// Why a second process of an identity is turned away.
+pub(super) const DUPLICATE: VarInt = VarInt::from_u32(21);
+
+/// Connections that shake hands at once. A peer dials one at a time, and so does a duplicate of it; the oldest goes.
+const CANDIDATES_MAX: usize = 4;
+
+/// The longest a process that may be gone is waited for before another takes its place.
+const PROBE_MOST: Duration = Duration::from_secs(4);
+
+/// Looks for an answer within that time.
+const PROBE_LOOKS: u32 = 16;
+
+impl Link {
+    /// Lets a connection say hello; what stands goes on meanwhile.
+    pub(super) fn attach(&mut self, connection: Connection) {
+        let durable = &self.setup.durable;
+        let number = durable.sessions.fetch_add(1, atomic::Ordering::Relaxed) + 1;
+        let nudge = Arc::new(Notify::new());
+        let (setup, own) = (self.setup.clone(), self.own.clone());
+        let candidate = (connection.clone(), nudge.clone());
+        let task = tokio::task::spawn_local(async move {
+            let end = Session {
+                setup: &setup,
+                own: &own,
+                connection: &connection,
+                number,
+                nudge: &nudge,
+            }
+            .run()
+            .await;
+            setup.durable.set_left(has_left(&connection));
+            if connection.close_reason().is_none() {
+                connection.close(VarInt::from_u32(3), end.reason.as_bytes());
+            }
+            let _ = own.tell(Message::Down(number, end)).await;
+        });
+        let candidate = Candidate {
+            connection: candidate.0,
+            nudge: candidate.1,
+            task: AbortOnDrop(task),
+        };
+        self.candidates.insert(number, candidate);
+        if self.candidates.len() > CANDIDATES_MAX
+            && let Some((_, oldest)) = self.candidates.pop_first()
+        {
+            oldest
+                .connection
+                .close(VarInt::from_u32(2), b"replaced by a newer connection");
+            self.setup.wire.add(&oldest.connection);
+        }
+    }
+
+    /// Decides whether a session may take the place of the one that carries. The same process may at any time. Another process of the
+    /// same identity may once the one before does not answer: a node that was restarted is back at once, a duplicate of a live one is not
+    /// let in, and neither is a node that was taken for dead once another is there.
+    pub(super) fn on_greeted(
+        &mut self,
+        cx: &mut Cx<Self>,
+        number: u64,
+        incarnation: u64,
+        reply: Reply<Result<(), Trouble>>,
+    ) {
+        let stands = self.setup.wire.connection();
+        let stands = stands.filter(|connection| connection.close_reason().is_none());
+        let (Some(current), Some(connection)) = (&self.session, stands) else {
+            return self.admit(number, incarnation, reply);
+        };
+        if current.incarnation == incarnation {
+            return self.admit(number, incarnation, reply);
+        }
+        let (before, nudge) = (current.number, current.nudge.clone());
+        let env = self.setup.stage.env.clone();
+        let span = self.setup.stage.plan.heartbeat.every;
+        let span = span.max(connection.rtt() * 4).min(PROBE_MOST);
+        let probe = async move { answers(env.as_ref(), &connection, &nudge, span).await };
+        later(cx, probe, move |link, alive, cx| {
+            if !link.is_current(before) {
+                return link.on_greeted(cx, number, incarnation, reply);
+            }
+            if !alive {
+                return link.admit(number, incarnation, reply);
+            }
+            let (node, peer) = (&link.setup.stage.node, &link.setup.peer);
+            reply.send(Err(Trouble {
+                reason: format!(
+                    "another process is {peer} and answers {node}: two have the same certificate; stop one of them, or give it an identity of its own"
+                ),
+                refused: true,
+            }));
+        });
+    }
+
+    pub(super) fn admit(
+        &mut self,
+        number: u64,
+        incarnation: u64,
+        reply: Reply<Result<(), Trouble>>,
+    ) {
+        let Some(candidate) = self.candidates.remove(&number) else {
+            return;
+        };
+        if let Some(old) = self.setup.wire.connection() {
+            old.close(VarInt::from_u32(2), b"replaced by a newer connection");
+        }
+        self.down("replaced by a newer connection");
+        let connection = Arc::new(candidate.connection);
+        self.setup.wire.replace(Some(connection));
+        self.session = Some(Current {
+            number,
+            incarnation,
+            nudge: candidate.nudge,
+            _task: candidate.task,
+        });
+        reply.send(Ok(()));
+    }
+}
+
+/// Whether the other end of a connection answers within `span`. Anything that comes is an answer, and QUIC acknowledges whatever it gets.
+async fn answers(env: &dyn Env, connection: &Connection, nudge: &Notify, span: Duration) -> bool {
+    let before = connection.stats().udp_rx.datagrams;
+    nudge.notify_one();
+    for _ in 0..PROBE_LOOKS {
+        env.sleep(span / PROBE_LOOKS).await;
+        if connection.close_reason().is_some() {
+            return false;
+        }
+        if connection.stats().udp_rx.datagrams > before {
+            return true;
+        }
+    }
+    false
+}

@@ -1,0 +1,154 @@
+//! The second gate: domains' contributions are checked, noted, and only then acknowledged.
+
+use super::round::Phase;
+use super::{Coordinator, Effect};
+use crate::event::Event;
+use crate::ids::{Attempt, DomainId, Round};
+use crate::machine::Context;
+use crate::wire::{Answer, Contribution, Control};
+
+impl Coordinator {
+    pub(super) fn on_contribute(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        domain: DomainId,
+        contribution: Contribution,
+    ) {
+        let (round, attempt) = (contribution.round, contribution.attempt);
+        let answer = |cx: &mut Context<'_, Effect>, answer| {
+            cx.effect(Effect::Tell(
+                domain.clone(),
+                Control::Answer {
+                    round,
+                    attempt,
+                    answer,
+                },
+            ));
+        };
+        let from = domain.to_string();
+        let Some(current) = self.current.as_mut().filter(|open| open.round == round) else {
+            let announced = self.announced.as_ref();
+            let counted = announced.is_some_and(|commit| {
+                commit.round == round && commit.contributions.contains(&(domain.clone(), attempt))
+            });
+            cx.report(match counted {
+                true => Event::ReplayAnswered { round, from },
+                false => Event::LateAnswered { round, from },
+            });
+            return answer(cx, Answer::Late);
+        };
+        if contribution.epoch != current.epoch {
+            cx.report(Event::EpochAnswered { round, from });
+            let reason = format!(
+                "made in epoch {}, the round is one of epoch {}",
+                contribution.epoch, current.epoch
+            );
+            return answer(cx, Answer::Refused(reason.as_str().into()));
+        }
+        match current.phase {
+            Phase::Contributions => {}
+            // Made for a coordinator that is no more: once weights are fixed again, the domain is asked again.
+            Phase::Reports | Phase::Weighing | Phase::Fixing => return,
+            Phase::Folding(_) | Phase::Computing | Phase::Committing => {
+                cx.report(Event::LateAnswered {
+                    round,
+                    from: domain.to_string(),
+                });
+                return answer(cx, Answer::Late);
+            }
+        }
+        if contribution
+            .members
+            .iter()
+            .any(|node| current.out.contains(node))
+        {
+            // The view that takes this member out is on its way; the domain folds again without it.
+            return;
+        }
+        current.found(&contribution);
+        let known = current.known_attempt(&domain);
+        if known.is_some_and(|known| attempt <= known) {
+            cx.report(match known == Some(attempt) {
+                true => Event::DuplicateAnswered { round, from },
+                false => Event::ReorderAnswered { round, from },
+            });
+            answer(cx, Answer::Duplicate);
+            return self.check(cx);
+        }
+        let acceptable = match self.plan.domain(&domain) {
+            Some(plan) => current.acceptable(plan, &contribution, self.layout.len()),
+            None => Err(format!("{domain} is no domain of this federation")),
+        };
+        if let Err(reason) = acceptable {
+            cx.report(Event::DomainDropped {
+                round,
+                domain: domain.clone(),
+                reason: reason.clone(),
+            });
+            answer(cx, Answer::Refused(reason.as_str().into()));
+            current.dropped.insert(domain, reason);
+            return self.check(cx);
+        }
+        current.noting.insert(domain.clone(), contribution.clone());
+        cx.effect(Effect::Note(contribution));
+    }
+
+    pub(super) fn on_noted(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        round: Round,
+        domain: DomainId,
+        attempt: Attempt,
+        result: Result<(), String>,
+    ) {
+        let Some(current) = self
+            .current
+            .as_mut()
+            .filter(|current| current.round == round)
+        else {
+            return;
+        };
+        let Some(contribution) = current
+            .noting
+            .get(&domain)
+            .filter(|noting| noting.attempt == attempt)
+            .cloned()
+        else {
+            return;
+        };
+        current.noting.remove(&domain);
+        let answer = match result {
+            Ok(()) if current.phase != Phase::Contributions => Answer::Late,
+            Ok(()) => {
+                let weight = contribution.weight;
+                cx.report(Event::Acknowledged {
+                    round,
+                    attempt,
+                    domain: domain.clone(),
+                    weight,
+                    members: contribution.members.clone(),
+                });
+                current.dropped.remove(&domain);
+                current.away.remove(&domain);
+                current.noted.insert(domain.clone(), contribution);
+                Answer::Acknowledged
+            }
+            Err(reason) => {
+                let reason = format!("the coordinator could not note it: {reason}");
+                if !current.noted.contains_key(&domain) {
+                    current.dropped.insert(domain.clone(), reason.clone());
+                }
+                Answer::Refused(reason.into())
+            }
+        };
+        cx.effect(Effect::Tell(
+            domain,
+            Control::Answer {
+                round,
+                attempt,
+                answer,
+            },
+        ));
+        self.check(cx);
+    }
+}
