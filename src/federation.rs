@@ -24,6 +24,7 @@ use tombolo_core::aggregate::Aggregator;
 use tombolo_core::event::{Event, RoundState};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
+use tombolo_core::tensor::Hash;
 use tombolo_core::trainer::Trainer;
 use tombolo_fabric::{VerbsProvider, shm::Shm};
 
@@ -316,6 +317,7 @@ impl Federation {
         } else {
             None
         };
+        let run = state.as_ref().map_or(Hash::default(), StateFolder::run);
         let mut options = WorldOptions::from(plan.as_ref());
         if self.emulate {
             options.links.clone_from(&plan.links);
@@ -376,6 +378,7 @@ impl Federation {
                 trainer: built.trainer.clone(),
                 rule: built.rule.clone(),
                 configuration: built.configuration,
+                run,
                 listen,
             };
             crews.insert(node.clone(), Crew::start(kit).map_err(machine)?);

@@ -21,7 +21,7 @@ use tombolo_core::ids::{DomainId, NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome as Step};
 use tombolo_core::membership::{Membership, NotLifted};
 use tombolo_core::plan::Durability;
-use tombolo_core::tensor::Layout;
+use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trainer;
 use tombolo_core::view::View;
@@ -55,6 +55,8 @@ pub type TrainerFactory = Arc<dyn Fn(&NodeId) -> Result<Box<dyn Trainer>, String
 pub struct Setup {
     /// Where it acts.
     pub stage: Stage,
+    /// The run.
+    pub run: Hash,
     /// Names and shapes of the model.
     pub layout: Layout,
     /// Makes a trainer.

@@ -46,6 +46,8 @@ pub struct Kit {
     pub rule: RuleFactory,
     /// Hash of everything in the configuration that decides the outcome.
     pub configuration: Hash,
+    /// Drawn when the run began; used on the coordinator's node, which tells the others.
+    pub run: Hash,
     /// Where it listens.
     pub listen: SocketAddr,
 }
@@ -204,6 +206,7 @@ impl Crew {
             trainer,
             rule,
             configuration,
+            run,
             listen,
         } = kit;
         let (plan, me) = (stage.plan.clone(), stage.node.clone());
@@ -347,6 +350,7 @@ impl Crew {
             });
             let setup = coordinator::Setup {
                 stage: stage.clone(),
+                run,
                 layout,
                 trainer,
                 shelf,

@@ -81,6 +81,8 @@ pub enum FoldError {
 /// What is known of the past.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Committed {
+    /// Drawn when the run began.
+    pub run: Hash,
     /// The last round that ended, committed or not.
     pub ended: Round,
     /// The round whose commit made the current model.
@@ -294,6 +296,7 @@ impl Coordinator {
             return;
         }
         let open = Open {
+            run: committed.run,
             round: current.round,
             epoch: current.epoch,
             base_round: committed.round,

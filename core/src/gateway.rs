@@ -358,6 +358,7 @@ impl Gateway {
             return;
         }
         let train = Train {
+            run: open.run,
             round: open.round,
             epoch: open.epoch,
             model: model.clone(),
@@ -413,7 +414,8 @@ impl Gateway {
             // An echo from before a reconnection.
             Some(current) if open.round < current.open.round => return,
             Some(Current { open: now, .. })
-                if (now.round, now.epoch, now.base) == (open.round, open.epoch, base) => {}
+                if (now.run, now.round, now.epoch, now.base)
+                    == (open.run, open.round, open.epoch, base) => {}
             _ => {
                 self.current = Some(Current::new(open));
                 self.obtain(cx, base_round, None, base);

@@ -53,8 +53,30 @@ pub struct Member {
     adopt: Option<ModelRef>,
     train: Option<Train>,
     running: Option<Train>,
-    /// The last export, and the model that it was trained from.
-    exported: Option<(Exported, Hash)>,
+    exported: Option<Export>,
+}
+
+/// The last update, and what it was made for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Export {
+    /// The run.
+    pub run: Hash,
+    /// The model that it was trained from.
+    pub base: Hash,
+    /// As the gateway is told.
+    pub exported: Exported,
+}
+
+impl Export {
+    fn answers(&self, train: &Train) -> bool {
+        let made_for = (
+            self.run,
+            self.exported.round,
+            self.exported.epoch,
+            self.base,
+        );
+        made_for == (train.run, train.round, train.epoch, train.model.hash)
+    }
 }
 
 impl Member {
@@ -72,6 +94,11 @@ impl Member {
             running: None,
             exported: None,
         }
+    }
+
+    /// Takes up an update that an earlier life has made: it is never made twice.
+    pub fn restore(&mut self, export: Export) {
+        self.exported = Some(export);
     }
 
     /// The model held.
@@ -136,26 +163,21 @@ impl Machine for Member {
                 cx.effect(Effect::Tell(Control::Join(join)));
             }
             Message::Train(train) => {
-                let same = |round, epoch, base| {
-                    (round, epoch, base) == (train.round, train.epoch, train.model.hash)
-                };
                 let done = self.exported.as_ref();
-                if let Some((exported, _)) =
-                    done.filter(|(done, base)| same(done.round, done.epoch, *base))
-                {
+                if let Some(done) = done.filter(|done| done.answers(&train)) {
                     // Asked again: the same update, never trained twice.
-                    cx.effect(Effect::Tell(Control::Exported(exported.clone())));
+                    cx.effect(Effect::Tell(Control::Exported(done.exported.clone())));
                 } else if train.round <= self.round {
                     // An echo: that round is committed, and this node holds its model.
                     cx.effect(Effect::Tell(Control::Holds {
                         round: self.round,
                         hash: self.hash,
                     }));
-                } else if !self
-                    .running
-                    .as_ref()
-                    .is_some_and(|running| same(running.round, running.epoch, running.model.hash))
-                {
+                } else if !self.running.as_ref().is_some_and(|running| {
+                    let made_for =
+                        |train: &Train| (train.run, train.round, train.epoch, train.model.hash);
+                    made_for(running) == made_for(&train)
+                }) {
                     self.train = Some(train);
                 }
             }
@@ -228,7 +250,11 @@ impl Machine for Member {
                             steps: trained.steps,
                             learning_rate: trained.learning_rate,
                         };
-                        self.exported = Some((exported.clone(), running.model.hash));
+                        self.exported = Some(Export {
+                            run: running.run,
+                            base: running.model.hash,
+                            exported: exported.clone(),
+                        });
                         cx.effect(Effect::Tell(Control::Exported(exported)));
                     }
                     (Some(_), Err(reason)) => {
@@ -274,6 +300,7 @@ mod tests {
 
     fn train(round: Round) -> Train {
         Train {
+            run: Hash::default(),
             round,
             epoch: 1,
             model: model(round - 1),
@@ -333,6 +360,37 @@ mod tests {
         assert_eq!(exported.round, 1);
         let again = tell(&mut member, Message::Train(train(1)));
         assert_eq!(again, effects, "asked again, the same update");
+    }
+
+    /// Killed after training: the update is there, and nothing is trained again.
+    #[test]
+    fn an_update_of_an_earlier_life_answers_the_same_order_and_no_other() {
+        let mut before = member();
+        tell(&mut before, Message::Train(train(1)));
+        let effects = tell(&mut before, Message::Trained(1, trained()));
+        let [Effect::Tell(Control::Exported(exported))] = &effects[..] else {
+            panic!("{effects:?}")
+        };
+        let export = Export {
+            run: Hash::default(),
+            base: model(0).hash,
+            exported: exported.clone(),
+        };
+        let mut order = train(1);
+        for (same, change) in [
+            (true, (|_| ()) as fn(&mut Train)),
+            (false, |train| train.run = Hash([1; 32])),
+            (false, |train| train.epoch = 2),
+            (false, |train| train.model.hash = Hash([9; 32])),
+            (false, |train| train.round = 2),
+        ] {
+            let mut member = member();
+            member.restore(export.clone());
+            change(&mut order);
+            let answered = tell(&mut member, Message::Train(order.clone())) == effects;
+            assert_eq!(answered, same, "{order:?}");
+            order = train(1);
+        }
     }
 
     #[test]

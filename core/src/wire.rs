@@ -27,7 +27,7 @@ pub const VERSION: u16 = 2;
 
 /// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0xa59d_1f3f_b02f_778c;
+pub const FINGERPRINT: u64 = 0xbc17_08ed_c9c2_3d8b;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;
@@ -106,6 +106,8 @@ pub struct DomainJoin {
 /// A round begins; from the coordinator to a gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
+    /// The run: another one has other updates under the same numbers.
+    pub run: Hash,
     /// Its number.
     pub round: Round,
     /// The view it belongs to.
@@ -127,6 +129,8 @@ pub struct Open {
 /// A node's turn in a round; from a gateway to a member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Train {
+    /// The run.
+    pub run: Hash,
     /// The round.
     pub round: Round,
     /// The view it belongs to.

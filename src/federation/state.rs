@@ -100,6 +100,7 @@ struct Origin {
 #[derive(Debug)]
 pub struct StateFolder {
     folder: PathBuf,
+    run: uuid::Uuid,
     _lock: File,
 }
 
@@ -110,22 +111,32 @@ impl StateFolder {
     /// Another process has it, it holds a run and `resume` is not set, or that run has another configuration.
     pub fn open(folder: &Path, keys: &SharedKeys, resume: bool) -> Result<Self, StateError> {
         let (folder, lock, found) = take(folder, keys, resume)?;
-        if found.is_none() {
-            let run = Run {
-                format: FORMAT,
-                run: random_uuid(),
-                configuration: keys.hash(),
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                keys: keys.clone(),
-            };
-            let bytes = serde_json::to_vec_pretty(&run).expect("plain data");
-            let path = folder.join(RUN);
-            replace(&path, &bytes).map_err(failed("write", &path))?;
-        }
+        let run = match found {
+            Some(run) => run,
+            None => {
+                let run = Run {
+                    format: FORMAT,
+                    run: random_uuid(),
+                    configuration: keys.hash(),
+                    version: env!("CARGO_PKG_VERSION").to_owned(),
+                    keys: keys.clone(),
+                };
+                let bytes = serde_json::to_vec_pretty(&run).expect("plain data");
+                let path = folder.join(RUN);
+                replace(&path, &bytes).map_err(failed("write", &path))?;
+                run
+            }
+        };
         Ok(StateFolder {
             folder,
+            run: run.run,
             _lock: lock,
         })
+    }
+
+    /// Names the run.
+    pub fn run(&self) -> Hash {
+        Hash::of_bytes(self.run.as_bytes())
     }
 
     /// Whether [`StateFolder::open`] would work, without beginning a run.

@@ -214,6 +214,7 @@ impl Theatre {
             trainer: self.trainer.clone(),
             rule: self.rule.clone(),
             configuration: self.configuration,
+            run: Hash::of_bytes(&self.seed.to_le_bytes()),
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT.saturating_add(machine))),
         })
         .map_err(|error| SimulationError::Start(error.to_string()))

@@ -49,6 +49,7 @@ pub(super) fn start(
     let mut trainer = (setup.trainer)(&setup.stage.node)?;
     let mut outer = outer::build(&plan.outer, setup.layout.len());
     let mut committed = Committed {
+        run: setup.run,
         ended: 0,
         round: 0,
         hash: Hash::default(),

@@ -1062,6 +1062,7 @@ fn hash(round: Round) -> Hash {
 
 fn loaded(round: Round) -> Committed {
     Committed {
+        run: Hash::default(),
         ended: round,
         round,
         hash: hash(round),
@@ -1107,6 +1108,7 @@ fn join_of(layout: &Layout) -> Control {
 
 fn open(round: Round, base: Round, cohort: &[&str]) -> Control {
     Control::Open(Open {
+        run: Hash::default(),
         round,
         epoch: 1,
         base_round: base,

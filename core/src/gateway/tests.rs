@@ -1009,6 +1009,7 @@ fn join(round: Round) -> Control {
 
 fn open_of(round: Round, base: Round) -> Open {
     Open {
+        run: Hash::default(),
         round,
         epoch: 1,
         base_round: base,
@@ -1022,6 +1023,7 @@ fn open_of(round: Round, base: Round) -> Open {
 
 fn train(round: Round, base: Round) -> Train {
     Train {
+        run: Hash::default(),
         round,
         epoch: 1,
         model: model(base),

@@ -74,6 +74,7 @@ pub fn controls() -> Vec<Control> {
         Control::Endpoint(vec![1, 2, 3]),
         Control::Resync,
         Control::Open(Open {
+            run: hash,
             round,
             epoch,
             base_round: 2,
@@ -143,6 +144,7 @@ pub fn controls() -> Vec<Control> {
         },
         Control::Rejoin,
         Control::Train(Train {
+            run: hash,
             round,
             epoch,
             model: model(),

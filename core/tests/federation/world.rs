@@ -133,6 +133,7 @@ impl World {
             wanted: None,
         };
         let committed = Committed {
+            run: Hash::default(),
             ended: 0,
             round: 0,
             hash: initial(),
