@@ -135,6 +135,14 @@ pub enum Event {
     },
     /// A node began to train.
     TrainingStarted { node: NodeId, round: Round },
+    /// A node goes on with a training of its life before, after so many steps of it.
+    TrainingResumed {
+        node: NodeId,
+        round: Round,
+        steps: u64,
+    },
+    /// A node has the update that its life before has made.
+    UpdateRestored { node: NodeId, round: Round },
     /// A node's update lies in its region.
     UpdateExported {
         node: NodeId,

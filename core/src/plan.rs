@@ -320,8 +320,10 @@ pub struct SecurityPlan {
 pub struct CheckpointPlan {
     /// The state folder, resolved against the file's folder.
     pub folder: PathBuf,
-    /// Which committed states are kept: every so many rounds (the newest always).
+    /// Which committed states are kept: every so many rounds (the newest two always).
     pub every: u64,
+    /// How long a node trains before it writes down where it is.
+    pub snapshot: Duration,
 }
 
 impl Plan {

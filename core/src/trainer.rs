@@ -44,6 +44,38 @@ pub struct Evaluation {
 #[error("{0}")]
 pub struct TrainError(pub String);
 
+/// Where local training is after so many steps: enough to go on from there to the same bits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Snapshot<'a> {
+    /// Steps of this round that are done.
+    pub steps: u64,
+    /// The parameters after them.
+    pub parameters: &'a [f32],
+    /// Whatever else the trainer needs, in its own words.
+    pub state: &'a [u8],
+}
+
+/// Takes snapshots of a training and writes them down, so that a node which is killed repeats only the steps since the last one.
+pub trait Snapshots {
+    /// Whether it is time for one. Cheap: ask after every step.
+    fn are_due(&self) -> bool;
+
+    /// Writes one down, in place of the one before.
+    fn take(&mut self, snapshot: Snapshot<'_>);
+}
+
+/// For a training that nobody writes down.
+#[derive(Debug, Clone, Copy)]
+pub struct NoSnapshots;
+
+impl Snapshots for NoSnapshots {
+    fn are_due(&self) -> bool {
+        false
+    }
+
+    fn take(&mut self, _: Snapshot<'_>) {}
+}
+
 /// A model and its data on one node.
 ///
 /// Called on a thread of its own, never on one that carries messages, so it may compute and block as long as the round's deadline allows.
@@ -57,6 +89,31 @@ pub trait Trainer: Send {
 
     /// Trains in place.
     fn train(&mut self, task: &Task, parameters: &mut [f32]) -> Result<Trained, TrainError>;
+
+    /// Trains in place like [`Trainer::train`], and leaves snapshots on the way; `from` is the last one that a life before has left of the
+    /// same task. The result is the same to the last bit whether a training was interrupted or not. Without an implementation there are
+    /// no snapshots, and a training that was interrupted begins anew.
+    fn train_from(
+        &mut self,
+        task: &Task,
+        from: Option<Snapshot<'_>>,
+        parameters: &mut [f32],
+        snapshots: &mut dyn Snapshots,
+    ) -> Result<Trained, TrainError> {
+        let _ = (from, snapshots);
+        self.train(task, parameters)
+    }
+
+    /// What later rounds depend on beside the parameters, such as the moments of an inner optimizer. Written down with each update.
+    fn state(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Takes up what [`Trainer::state`] of a life before has given.
+    fn restore(&mut self, state: &[u8]) -> Result<(), TrainError> {
+        let _ = state;
+        Ok(())
+    }
 
     /// Judges the parameters on held-out rows.
     fn evaluate(&mut self, parameters: &[f32]) -> Result<Evaluation, TrainError>;

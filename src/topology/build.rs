@@ -172,6 +172,7 @@ fn checkpoint(section: &Section, folder: &Path) -> CheckpointPlan {
     CheckpointPlan {
         folder: resolved(folder, section.text("store").unwrap_or_default()),
         every: section.whole("every"),
+        snapshot: section.duration("snapshot"),
     }
 }
 

@@ -107,6 +107,7 @@ pub fn plan(folder: &Path) -> Plan {
         checkpoint: CheckpointPlan {
             folder: folder.join("state"),
             every: 1,
+            snapshot: Duration::from_secs(10),
         },
     }
 }

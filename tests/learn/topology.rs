@@ -73,6 +73,7 @@ pub fn defaults() -> Plan {
         checkpoint: CheckpointPlan {
             folder: PathBuf::from("state"),
             every: 1,
+            snapshot: Duration::from_secs(10),
         },
     }
 }

@@ -296,6 +296,7 @@ fn plan() -> Plan {
         checkpoint: CheckpointPlan {
             folder: "state".into(),
             every: 1,
+            snapshot: Duration::from_secs(10),
         },
     }
 }

@@ -67,6 +67,7 @@ pub fn plan(sizes: &[usize]) -> Plan {
         checkpoint: CheckpointPlan {
             folder: "state".into(),
             every: 1,
+            snapshot: Duration::from_secs(10),
         },
     }
 }

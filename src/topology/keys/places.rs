@@ -236,8 +236,14 @@ pub(in crate::topology) static CHECKPOINT: Table = Table {
         key(
             "every",
             Whole(1, ROUNDS_MAX),
-            "Which committed states are kept (the newest always).",
+            "Which committed states are kept (the newest two always).",
         )
         .or("1"),
+        key(
+            "snapshot",
+            Duration("0s", "1d"),
+            "How long a node trains before it writes down where it is.",
+        )
+        .or("\"10s\""),
     ],
 };
