@@ -278,6 +278,7 @@ impl Crew {
             let setup = node::Setup {
                 stage: stage.clone(),
                 layout: layout.clone(),
+                configuration,
                 trainer: trainer.clone(),
                 shelf: shelf.clone(),
                 fabric: fabric.clone(),

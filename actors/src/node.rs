@@ -6,6 +6,7 @@
 mod as_gateway;
 mod as_member;
 mod bench;
+mod keep;
 mod obtain;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +28,7 @@ use tombolo_core::event::Event;
 use tombolo_core::gateway::{self, Gateway};
 use tombolo_core::heartbeat::Verdict;
 use tombolo_core::ids::{NodeId, Round};
-use tombolo_core::member::{self, Member};
+use tombolo_core::member::{self, Export, Member};
 use tombolo_core::membership::Word;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::text::clip;
@@ -75,6 +76,8 @@ pub struct Setup {
     pub stage: Stage,
     /// Names and shapes of the model.
     pub layout: Layout,
+    /// Hash of everything in the configuration that decides the outcome.
+    pub configuration: Hash,
     /// Makes its trainer.
     pub trainer: TrainerFactory,
     /// What peers may fetch from it.
@@ -196,7 +199,7 @@ impl Node {
     }
 
     fn begin(&mut self, cx: &mut Cx<Self>, bench: Bench, initial: Initial) {
-        self.enlist(cx, bench, initial.hash);
+        self.enlist(cx, bench, initial.hash, initial.export);
         if let Some(region) = initial.shown {
             self.act(cx);
             // The initial model needs no transfer: everybody can make it.
@@ -217,10 +220,14 @@ impl Node {
         }
     }
 
-    /// Becomes a member that holds the initial model.
-    fn enlist(&mut self, cx: &mut Cx<Self>, bench: Bench, initial: Hash) {
+    /// Becomes a member that holds the initial model, and the last update of a life before.
+    fn enlist(&mut self, cx: &mut Cx<Self>, bench: Bench, initial: Hash, export: Option<Export>) {
         let layout = self.setup.layout.clone();
-        self.member = Some(Member::new(self.me().clone(), layout, 0, initial));
+        let mut member = Member::new(self.me().clone(), layout, 0, initial);
+        if let Some(export) = export {
+            member.restore(export);
+        }
+        self.member = Some(member);
         self.bench = Some(bench);
         if self.setup.presence.leaves.load(Ordering::Relaxed) {
             self.leave(cx);

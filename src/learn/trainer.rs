@@ -4,7 +4,9 @@ use tombolo_core::ids::NodeId;
 use tombolo_core::plan::{Init, Plan, TrainerKind};
 use tombolo_core::rng::Rng;
 use tombolo_core::tensor::{Layout, LayoutError};
-use tombolo_core::trainer::{Evaluation, Task, TrainError, Trained, Trainer};
+use tombolo_core::trainer::{
+    Evaluation, NoSnapshots, Snapshot, Snapshots, Task, TrainError, Trained, Trainer,
+};
 
 use super::batches::Batches;
 use super::digits::{DataError, Digits};
@@ -138,6 +140,17 @@ impl Trainer for DigitsTrainer {
     }
 
     fn train(&mut self, task: &Task, parameters: &mut [f32]) -> Result<Trained, TrainError> {
+        self.train_from(task, None, parameters, &mut NoSnapshots)
+    }
+
+    /// The batches follow from the step alone; beside the parameters only the loss so far is needed to go on.
+    fn train_from(
+        &mut self,
+        task: &Task,
+        from: Option<Snapshot<'_>>,
+        parameters: &mut [f32],
+        snapshots: &mut dyn Snapshots,
+    ) -> Result<Trained, TrainError> {
         self.check(parameters)?;
         if task.node != self.node {
             return Err(TrainError(format!(
@@ -149,13 +162,27 @@ impl Trainer for DigitsTrainer {
         if steps == 0 {
             return Err(TrainError("sync_every asks for no step at all".into()));
         }
-        let mut loss = 0.0;
-        for step in 0..steps {
+        let (mut first, mut loss) = (0, 0.0);
+        if let Some(from) = from.filter(|from| from.steps <= steps)
+            && from.parameters.len() == parameters.len()
+            && let Ok(so_far) = from.state.try_into()
+        {
+            parameters.copy_from_slice(from.parameters);
+            (first, loss) = (from.steps, f64::from_le_bytes(so_far));
+        }
+        for step in first..steps {
             let rows = self.batches.batch(task, step);
             let learning_rate = self.learning_rate as f32;
             loss += self
                 .network
                 .step(self.digits, rows, learning_rate, parameters);
+            if snapshots.are_due() {
+                snapshots.take(Snapshot {
+                    steps: step + 1,
+                    parameters,
+                    state: &loss.to_le_bytes(),
+                });
+            }
         }
         Ok(Trained {
             samples: self.batches.rows() as u64,

@@ -15,7 +15,7 @@ use std::path::Path;
 use tombolo::learn::{CLASSES, Digits, DigitsTrainer, PIXELS, ROWS, TrainerError};
 use tombolo_core::plan::{Init, Partition, SyncEvery, TrainerKind};
 use tombolo_core::tensor::Hash;
-use tombolo_core::trainer::{Task, Trainer};
+use tombolo_core::trainer::{Snapshot, Snapshots, Task, Trainer};
 
 use schedule::Schedule;
 use topology::defaults;
@@ -132,6 +132,58 @@ fn a_round_trains_the_same_whatever_the_trainer_did_before() {
     let mut other = start.clone();
     fresh.train(&task(4), &mut other).unwrap();
     assert_ne!(other, two);
+}
+
+#[derive(Default)]
+struct All(Vec<(u64, Vec<f32>, Vec<u8>)>);
+
+impl Snapshots for All {
+    fn are_due(&self) -> bool {
+        true
+    }
+
+    fn take(&mut self, snapshot: Snapshot<'_>) {
+        let Snapshot {
+            steps,
+            parameters,
+            state,
+        } = snapshot;
+        self.0.push((steps, parameters.to_vec(), state.to_vec()));
+    }
+}
+
+/// Killed in training: what is repeated is the steps since the snapshot, and the result has the same bits.
+#[test]
+fn a_training_that_goes_on_from_any_snapshot_ends_with_the_same_bits() {
+    let plan = defaults();
+    let node = plan.coordinator.clone();
+    let task = Task {
+        node: node.clone(),
+        round: 3,
+        seed: plan.seed,
+        sync_every: SyncEvery::Steps(20),
+    };
+    let mut trainer = DigitsTrainer::new(&plan, &node).unwrap();
+    let mut start = vec![0.0; trainer.layout().len()];
+    trainer.initialize(plan.seed, &mut start).unwrap();
+    let (mut whole, mut all) = (start.clone(), All::default());
+    let told = trainer
+        .train_from(&task, None, &mut whole, &mut all)
+        .unwrap();
+    assert_eq!(all.0.len(), 20);
+    for (steps, parameters, state) in &all.0 {
+        let mut trainer = DigitsTrainer::new(&plan, &node).unwrap();
+        let (mut rest, mut since) = (start.clone(), All::default());
+        let from = Some(Snapshot {
+            steps: *steps,
+            parameters,
+            state,
+        });
+        let again = trainer.train_from(&task, from, &mut rest, &mut since);
+        assert_eq!(again.unwrap(), told, "from step {steps}");
+        assert_eq!(rest, whole, "from step {steps}");
+        assert_eq!(since.0.len() as u64, 20 - steps);
+    }
 }
 
 #[test]

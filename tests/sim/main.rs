@@ -9,6 +9,7 @@ mod dropout;
 mod duplicate;
 mod faults;
 mod membership;
+mod nodes;
 mod probe;
 mod restart;
 mod seeds;

@@ -13,7 +13,6 @@ use tombolo_core::ids::NodeId;
 use tombolo_core::machine::{Context, Machine, Outcome};
 use tombolo_core::member;
 use tombolo_core::text::clip;
-use tombolo_core::trainer::Task;
 use tombolo_core::wire::{Control, Measured, ModelRef, Train};
 
 impl Node {
@@ -75,16 +74,9 @@ impl Node {
                 member::Message::Trained(round, Err("the node is busy".into())),
             );
         };
-        let task = Task {
-            node: self.me().clone(),
-            round,
-            seed: train.seed,
-            sync_every: train.sync_every,
-        };
-        let (fabric, epoch) = (self.setup.fabric.clone(), train.epoch);
-        let env = self.setup.stage.env.clone();
+        let (setup, env) = (self.setup.clone(), self.setup.stage.env.clone());
         let trained = work(env.as_ref(), Work::Train, move || {
-            let result = bench.train(&task, epoch, &fabric);
+            let result = bench.train(&setup, &train);
             (bench, result)
         });
         later(cx, trained, move |node, trained, cx| match trained {
@@ -114,7 +106,7 @@ impl Node {
             }
             match made.unwrap_or_else(|panicked| Err(panicked.to_string())) {
                 Ok((bench, initial)) => {
-                    node.enlist(cx, bench, initial.hash);
+                    node.enlist(cx, bench, initial.hash, initial.export);
                     node.step_member(cx, member::Message::GatewayUp);
                 }
                 Err(reason) => {

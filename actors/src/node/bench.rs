@@ -1,13 +1,16 @@
 //! What trains: the trainer, the model it starts from, and the region in which its update waits for the domain.
 
 use super::Setup;
+use super::keep::{Diary, Keep, Kept, Made, Order};
 use crate::collective::{read_model, region_ref, write_header};
 use crate::slab::copy;
 use crate::verbs::{Fabric, Readers};
+use tombolo_core::event::Event;
 use tombolo_core::ids::Round;
+use tombolo_core::member::Export;
 use tombolo_core::tensor::Hash;
-use tombolo_core::trainer::{Task, Trained, Trainer};
-use tombolo_core::wire::{ModelRef, REGION_HEADER_BYTES, RegionHeader, RegionRef};
+use tombolo_core::trainer::{Snapshot, Task, Trained, Trainer};
+use tombolo_core::wire::{Exported, ModelRef, REGION_HEADER_BYTES, RegionHeader, RegionRef, Train};
 use tombolo_fabric::Region;
 
 /// What training and reading use; lent to the blocking work.
@@ -18,6 +21,7 @@ pub(super) struct Bench {
     local: Vec<f32>,
     export: Option<Region>,
     readers: Readers,
+    keep: Keep,
 }
 
 /// The model that every node can make.
@@ -25,6 +29,8 @@ pub(super) struct Initial {
     pub(super) hash: Hash,
     /// On a gateway: a region of it that the domain may READ.
     pub(super) shown: Option<Region>,
+    /// The update that an earlier life has made.
+    pub(super) export: Option<Export>,
 }
 
 /// Makes the trainer and the initial model. Blocks.
@@ -44,17 +50,19 @@ pub(super) fn bench(setup: &Setup) -> Result<(Bench, Initial), String> {
         .seen()
         .is_gateway()
         .then(|| shown(&setup.fabric, 0, &local));
-    let initial = Initial {
-        hash: Hash::of(&local),
-        shown: shown.transpose()?,
-    };
-    let readers = setup.fabric.readers();
-    let bench = Bench {
+    let keep = Keep::new(setup.stage.env.files(), setup.configuration);
+    let mut bench = Bench {
         trainer,
         model,
-        local,
         export: None,
-        readers,
+        readers: setup.fabric.readers(),
+        keep,
+        local,
+    };
+    let initial = Initial {
+        hash: Hash::of(&bench.local),
+        shown: shown.transpose()?,
+        export: bench.restore(setup)?,
     };
     Ok((bench, initial))
 }
@@ -96,33 +104,98 @@ impl Bench {
         read_model(&mut self.readers, model, &mut self.model, elements)
     }
 
-    /// Trains from the model and leaves local minus global in the region that the domain may READ. Blocks.
-    pub(super) fn train(
-        &mut self,
-        task: &Task,
-        epoch: u64,
-        fabric: &Fabric,
-    ) -> Result<(Trained, RegionRef), String> {
-        if self.model.is_empty() {
-            return Err("no model is held".into());
+    /// Shows the update that an earlier life has made, and gives the trainer its state back. Blocks.
+    fn restore(&mut self, setup: &Setup) -> Result<Option<Export>, String> {
+        let Some(kept) = self.keep.last_update(self.local.len()) else {
+            return Ok(None);
+        };
+        let Kept {
+            about: made,
+            elements,
+            state,
+        } = kept;
+        if made.order.node != setup.stage.node {
+            return Ok(None);
         }
-        copy(self.model.f32s(), &mut self.local);
-        let trained = self
-            .trainer
-            .train(task, &mut self.local)
-            .map_err(|error| error.to_string())?;
+        if let Err(error) = self.trainer.restore(&state) {
+            tracing::warn!(%error, "the trainer does not take up the state it had");
+        }
+        let round = made.order.round;
+        let mut region = self.region(made.epoch, round, &setup.fabric)?;
+        copy(&elements, &mut region.f32s_mut()[REGION_HEADER_BYTES / 4..]);
+        let exported = Exported {
+            round,
+            epoch: made.epoch,
+            region: region_ref(&setup.stage.node, &region),
+            samples: made.samples,
+            loss: made.loss,
+            steps: made.steps,
+            learning_rate: made.learning_rate,
+        };
+        self.export = Some(region);
+        setup.stage.report(Event::UpdateRestored {
+            node: setup.stage.node.clone(),
+            round,
+        });
+        Ok(Some(Export {
+            run: made.order.run,
+            base: made.order.base,
+            exported,
+        }))
+    }
+
+    /// The region for an update, with its header.
+    fn region(&mut self, epoch: u64, round: Round, fabric: &Fabric) -> Result<Region, String> {
         let mut region = match self.export.take() {
             Some(region) => region,
             None => fabric.allocate(REGION_HEADER_BYTES + self.local.len() * 4)?,
         };
-        write_header(
-            &mut region,
-            RegionHeader {
-                epoch,
-                round: task.round,
-                attempt: 0,
-            },
-        );
+        let header = RegionHeader {
+            epoch,
+            round,
+            attempt: 0,
+        };
+        write_header(&mut region, header);
+        Ok(region)
+    }
+
+    /// Trains from the model, from where an earlier life was interrupted if it was; leaves local minus global in the region that the domain
+    /// may READ, and on disk. Blocks.
+    pub(super) fn train(
+        &mut self,
+        setup: &Setup,
+        order: &Train,
+    ) -> Result<(Trained, RegionRef), String> {
+        if self.model.is_empty() {
+            return Err("no model is held".into());
+        }
+        let task = Task {
+            node: setup.stage.node.clone(),
+            round: order.round,
+            seed: order.seed,
+            sync_every: order.sync_every,
+        };
+        copy(self.model.f32s(), &mut self.local);
+        let about = Order::new(&task, order.run, order.model.hash);
+        let from = self.keep.training(&about, self.local.len());
+        let from = from.as_ref().map(|(steps, kept)| Snapshot {
+            steps: *steps,
+            parameters: &kept.elements,
+            state: &kept.state,
+        });
+        if let Some(Snapshot { steps, .. }) = from {
+            let (node, round) = (task.node.clone(), task.round);
+            setup
+                .stage
+                .report(Event::TrainingResumed { node, round, steps });
+        }
+        let (env, every) = (&setup.stage.env, setup.stage.plan.checkpoint.snapshot);
+        let mut diary = Diary::new(&self.keep, env.as_ref(), every, about.clone());
+        let trained = self
+            .trainer
+            .train_from(&task, from, &mut self.local, &mut diary)
+            .map_err(|error| error.to_string())?;
+        let mut region = self.region(order.epoch, task.round, &setup.fabric)?;
         {
             let mut elements = region.f32s_mut();
             let update = &mut elements[REGION_HEADER_BYTES / 4..];
@@ -131,6 +204,9 @@ impl Bench {
                 *update = local - global;
             }
         }
+        let made = Made::new(about, order.epoch, &trained);
+        let update = &region.f32s()[REGION_HEADER_BYTES / 4..];
+        self.keep.update(made, update, &self.trainer.state());
         let reference = region_ref(&task.node, &region);
         self.export = Some(region);
         Ok((trained, reference))

@@ -1,0 +1,387 @@
+//! What a node keeps on disk for its next life: its last update, and where it is in training.
+//!
+//! ```text
+//! node/update      the update and what it was made for, then the trainer's state
+//! node/training    the parameters after so many steps, and what else the trainer needs to go on
+//! ```
+//!
+//! A file is a line of JSON, the raw bytes, and the BLAKE3 of all that. It is written before anybody hears of the update. One that cannot be
+//! written costs nothing but the safety: that is logged, no more; one that cannot be read or is of something else is as good as none.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::env::{Env, Files};
+use tombolo_core::ids::{Epoch, NodeId, Round};
+use tombolo_core::plan::SyncEvery;
+use tombolo_core::tensor::{Hash, bytes_of};
+use tombolo_core::time::Micros;
+use tombolo_core::trainer::{Snapshot, Snapshots, Task, Trained};
+
+const FORMAT: u32 = 1;
+const UPDATE: &str = "node/update";
+const TRAINING: &str = "node/training";
+
+/// A node's files.
+#[derive(Clone)]
+pub(super) struct Keep {
+    files: Arc<dyn Files>,
+    configuration: Hash,
+}
+
+/// Which training: only its own update or snapshot answers it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Order {
+    pub(super) run: Hash,
+    pub(super) node: NodeId,
+    pub(super) round: Round,
+    pub(super) base: Hash,
+    pub(super) seed: u64,
+    pub(super) sync_every: SyncEvery,
+}
+
+impl Order {
+    pub(super) fn new(task: &Task, run: Hash, base: Hash) -> Self {
+        Order {
+            run,
+            node: task.node.clone(),
+            round: task.round,
+            base,
+            seed: task.seed,
+            sync_every: task.sync_every,
+        }
+    }
+}
+
+/// The first line of a file.
+#[derive(Serialize, Deserialize)]
+struct Head<T> {
+    format: u32,
+    configuration: Hash,
+    elements: usize,
+    about: T,
+}
+
+/// What an update is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Made {
+    pub(super) order: Order,
+    pub(super) epoch: Epoch,
+    pub(super) samples: u64,
+    pub(super) loss: f64,
+    pub(super) steps: u64,
+    pub(super) learning_rate: f64,
+}
+
+impl Made {
+    pub(super) fn new(order: Order, epoch: Epoch, trained: &Trained) -> Self {
+        Made {
+            order,
+            epoch,
+            samples: trained.samples,
+            loss: trained.loss,
+            steps: trained.steps,
+            learning_rate: trained.learning_rate,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Reached {
+    order: Order,
+    steps: u64,
+}
+
+/// Read from a file: what it is about, the elements, and the trainer's own bytes.
+pub(super) struct Kept<T> {
+    pub(super) about: T,
+    pub(super) elements: Vec<f32>,
+    pub(super) state: Vec<u8>,
+}
+
+impl Keep {
+    pub(super) fn new(files: Arc<dyn Files>, configuration: Hash) -> Self {
+        Keep {
+            files,
+            configuration,
+        }
+    }
+
+    /// Writes the update down, in place of the one before, and forgets the training that has led to it.
+    pub(super) fn update(&self, made: Made, update: &[f32], state: &[u8]) {
+        let written = self.write(UPDATE, made, update, state);
+        if let Err(error) = written.and_then(|()| self.files.remove(TRAINING)) {
+            tracing::warn!(%error, "the update is not on disk: a node that is killed now trains again");
+        }
+    }
+
+    /// The last update, for a model of so many elements.
+    pub(super) fn last_update(&self, elements: usize) -> Option<Kept<Made>> {
+        self.read(UPDATE, elements)
+    }
+
+    /// Where a training was interrupted, if it is this one.
+    pub(super) fn training(&self, order: &Order, elements: usize) -> Option<(u64, Kept<()>)> {
+        let kept: Kept<Reached> = self.read(TRAINING, elements)?;
+        (kept.about.order == *order).then_some((
+            kept.about.steps,
+            Kept {
+                about: (),
+                elements: kept.elements,
+                state: kept.state,
+            },
+        ))
+    }
+
+    fn write<T: Serialize>(
+        &self,
+        path: &str,
+        about: T,
+        elements: &[f32],
+        state: &[u8],
+    ) -> io::Result<()> {
+        let head = Head {
+            format: FORMAT,
+            configuration: self.configuration,
+            elements: elements.len(),
+            about,
+        };
+        let mut head = serde_json::to_vec(&head)?;
+        head.push(b'\n');
+        let body = bytes_of(elements);
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&head).update(body).update(state);
+        let hash = hasher.finalize();
+        self.files
+            .replace(path, &[&head, body, state, hash.as_bytes()])
+    }
+
+    fn read<T: DeserializeOwned>(&self, path: &str, elements: usize) -> Option<Kept<T>> {
+        let bytes = match self.files.read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => {
+                tracing::warn!(path, %error, "what was kept on disk cannot be read");
+                return None;
+            }
+        };
+        self.understand(&bytes, elements)
+            .inspect_err(|reason| {
+                tracing::warn!(path, reason, "what was kept on disk is of no use")
+            })
+            .ok()
+    }
+
+    fn understand<T: DeserializeOwned>(
+        &self,
+        bytes: &[u8],
+        elements: usize,
+    ) -> Result<Kept<T>, String> {
+        let (sealed, hash) = bytes
+            .split_last_chunk::<32>()
+            .ok_or("it is shorter than a hash")?;
+        if blake3::hash(sealed).as_bytes() != hash {
+            return Err("its hash is not that of its bytes".into());
+        }
+        let line = sealed.iter().position(|byte| *byte == b'\n');
+        let (head, body) = sealed.split_at(line.ok_or("it has no first line")? + 1);
+        let head: Head<T> = serde_json::from_slice(head).map_err(|error| error.to_string())?;
+        if (head.format, head.elements) != (FORMAT, elements) {
+            return Err(format!(
+                "it is of (format, elements) {:?}, expected {:?}",
+                (head.format, head.elements),
+                (FORMAT, elements)
+            ));
+        }
+        if head.configuration != self.configuration {
+            return Err("it is of another configuration".into());
+        }
+        let (elements, state) = body
+            .split_at_checked(elements * 4)
+            .ok_or("it is shorter than a model")?;
+        let elements = elements.as_chunks::<4>().0.iter();
+        Ok(Kept {
+            about: head.about,
+            elements: elements.map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+            state: state.to_vec(),
+        })
+    }
+}
+
+/// Writes snapshots of one training down, now and then.
+pub(super) struct Diary<'a> {
+    keep: &'a Keep,
+    env: &'a dyn Env,
+    every: Duration,
+    due: Micros,
+    order: Order,
+    fails: bool,
+}
+
+impl<'a> Diary<'a> {
+    pub(super) fn new(keep: &'a Keep, env: &'a dyn Env, every: Duration, order: Order) -> Self {
+        Diary {
+            keep,
+            due: env.now() + every,
+            env,
+            every,
+            order,
+            fails: false,
+        }
+    }
+}
+
+impl Snapshots for Diary<'_> {
+    fn are_due(&self) -> bool {
+        !self.fails && self.env.now() >= self.due
+    }
+
+    fn take(&mut self, snapshot: Snapshot<'_>) {
+        let reached = Reached {
+            order: self.order.clone(),
+            steps: snapshot.steps,
+        };
+        let Snapshot {
+            parameters, state, ..
+        } = snapshot;
+        if let Err(error) = self.keep.write(TRAINING, reached, parameters, state) {
+            // Once is enough: the disk will not be better at the next step.
+            self.fails = true;
+            tracing::warn!(%error, "the training is not on disk: a node that is killed now begins it anew");
+        }
+        self.due = self.env.now() + self.every;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Memory(Mutex<BTreeMap<String, Vec<u8>>>);
+
+    impl Files for Memory {
+        fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+            let files = self.0.lock().unwrap();
+            files
+                .get(path)
+                .cloned()
+                .ok_or_else(|| io::ErrorKind::NotFound.into())
+        }
+
+        fn replace(&self, path: &str, parts: &[&[u8]]) -> io::Result<()> {
+            let mut files = self.0.lock().unwrap();
+            files.insert(path.to_owned(), parts.concat());
+            Ok(())
+        }
+
+        fn create(&self, path: &str, contents: &[u8]) -> io::Result<()> {
+            self.replace(path, &[contents])
+        }
+
+        fn list(&self, _: &str) -> io::Result<Vec<String>> {
+            Ok(Vec::new())
+        }
+
+        fn remove(&self, path: &str) -> io::Result<()> {
+            self.0.lock().unwrap().remove(path);
+            Ok(())
+        }
+
+        fn settle(&self, _: &str) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn order(round: Round) -> Order {
+        Order {
+            run: Hash([1; 32]),
+            node: "hq/a".parse().unwrap(),
+            round,
+            base: Hash([2; 32]),
+            seed: 7,
+            sync_every: SyncEvery::Steps(5),
+        }
+    }
+
+    fn made(round: Round) -> Made {
+        let trained = Trained {
+            samples: 10,
+            loss: 1.0 / 3.0,
+            steps: 5,
+            learning_rate: 0.1,
+        };
+        Made::new(order(round), 4, &trained)
+    }
+
+    fn keep(files: &Arc<Memory>) -> Keep {
+        Keep::new(files.clone(), Hash([9; 32]))
+    }
+
+    #[test]
+    fn an_update_is_given_back_to_the_last_bit_with_what_it_was_made_for() {
+        let files = Arc::new(Memory::default());
+        assert!(keep(&files).last_update(3).is_none());
+        let update = [1.5, f32::from_bits(0x7fc0_1234), -0.0];
+        keep(&files).update(made(6), &update, b"moments\n");
+        let kept = keep(&files).last_update(3).unwrap();
+        assert_eq!(kept.about, made(6));
+        assert_eq!(bytes_of(&kept.elements), bytes_of(&update));
+        assert_eq!(kept.state, b"moments\n");
+    }
+
+    #[test]
+    fn one_changed_byte_anywhere_makes_it_worthless() {
+        let files = Arc::new(Memory::default());
+        keep(&files).update(made(6), &[1.0, 2.0], b"state");
+        let whole = files.read(UPDATE).unwrap();
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            files.replace(UPDATE, &[&changed]).unwrap();
+            assert!(keep(&files).last_update(2).is_none(), "byte {at}");
+            files.replace(UPDATE, &[&whole[..at]]).unwrap();
+            assert!(keep(&files).last_update(2).is_none(), "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn what_is_of_another_configuration_or_model_is_left_alone() {
+        let files = Arc::new(Memory::default());
+        keep(&files).update(made(6), &[1.0, 2.0], b"");
+        assert!(keep(&files).last_update(3).is_none());
+        let other = Keep::new(files.clone(), Hash([8; 32]));
+        assert!(other.last_update(2).is_none());
+        assert!(keep(&files).last_update(2).is_some());
+    }
+
+    #[test]
+    fn a_training_is_gone_on_with_by_the_same_order_only_and_until_it_is_done() {
+        let files = Arc::new(Memory::default());
+        let reached = Reached {
+            order: order(6),
+            steps: 3,
+        };
+        keep(&files)
+            .write(TRAINING, reached, &[4.0], b"loss")
+            .unwrap();
+        let (steps, kept) = keep(&files).training(&order(6), 1).unwrap();
+        assert_eq!(
+            (steps, &kept.elements[..], &kept.state[..]),
+            (3, &[4.0][..], &b"loss"[..])
+        );
+        let mut other = order(6);
+        other.run = Hash([3; 32]);
+        assert!(keep(&files).training(&other, 1).is_none());
+        assert!(keep(&files).training(&order(7), 1).is_none());
+        keep(&files).update(made(6), &[1.0], b"");
+        assert!(keep(&files).training(&order(6), 1).is_none());
+    }
+}
