@@ -22,6 +22,7 @@ macro_rules! complain {
 
 mod certs;
 mod check;
+mod checkpoint;
 mod new;
 mod node;
 mod output;
@@ -126,6 +127,8 @@ enum Command {
     Sim(sim::Sim),
     /// Check a topology: every mistake at once.
     Check(check::Check),
+    /// List, verify and copy out what was committed.
+    Checkpoint(checkpoint::Checkpoint),
     /// Show what runs in a state folder.
     Status(status::Status),
     /// Let an evicted node in again before its cool-down is over.
@@ -168,6 +171,7 @@ pub fn main() -> ExitCode {
         Command::Node(command) => command.run(&common),
         Command::Sim(command) => command.run(&common),
         Command::Check(command) => command.run(&common),
+        Command::Checkpoint(command) => command.run(&common),
         Command::Status(command) => command.run(&common),
         Command::Readmit(command) => command.run(&common),
         Command::Certs(command) => command.run(&common),

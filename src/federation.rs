@@ -18,12 +18,15 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 
 use tombolo_actors::aggregate::Weigh;
+use tombolo_actors::checkpoint::Store;
 use tombolo_actors::crew::{Crew, Kit};
 use tombolo_actors::shell::{Census, Stage};
+use tombolo_actors::slab::Pool;
 use tombolo_core::aggregate::Aggregator;
 use tombolo_core::event::{Event, RoundState};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
+use tombolo_core::tensor::Hash;
 use tombolo_core::trainer::Trainer;
 use tombolo_fabric::{VerbsProvider, shm::Shm};
 
@@ -186,6 +189,14 @@ impl Federation {
     /// The plan as it stands.
     pub fn plan(&self) -> &Plan {
         &self.blueprint.plan
+    }
+
+    /// What the coordinator has written down, for reading, also while a run is at work.
+    pub fn store(&self) -> Store {
+        let plan = self.plan();
+        let files = crate::world::look(&plan.checkpoint.folder, &plan.coordinator);
+        let configuration = Hash(topology::config_hash(plan));
+        Store::new(files, configuration, plan.checkpoint.every, Pool::default())
     }
 
     /// The text of a topology that came through a pipe, so that no other process can read it there.

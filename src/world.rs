@@ -215,8 +215,7 @@ impl World {
         if let Some(Node { env: Some(env), .. }) = nodes.get(node) {
             return Ok(env.clone());
         }
-        let name = format!("{}.{}", node.domain(), node.name());
-        let folder = self.shared.state.join("nodes").join(name);
+        let folder = node_folder(&self.shared.state, node);
         let (files, lives) = match nodes.get(node) {
             Some(node) => (node.files.clone(), node.lives + 1),
             None => (Arc::new(files::open(&folder)?), 1),
@@ -468,6 +467,16 @@ impl Env for WorldEnv {
 /// Removes the address that a node of this machine wrote in an earlier life. Nobody may be that node now.
 pub(crate) fn forget_address(state: &Path, node: &NodeId) -> io::Result<()> {
     address::forget(state, node)
+}
+
+/// A node's files, for reading, whoever uses them.
+pub(crate) fn look(state: &Path, node: &NodeId) -> Arc<dyn Files> {
+    Arc::new(files::look(&node_folder(state, node)))
+}
+
+fn node_folder(state: &Path, node: &NodeId) -> PathBuf {
+    let name = format!("{}.{}", node.domain(), node.name());
+    state.join("nodes").join(name)
 }
 
 /// The wall clock, for certificates and file dates only: seconds since 1970.

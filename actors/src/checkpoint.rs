@@ -15,6 +15,7 @@
 mod notes;
 mod state;
 mod store;
+mod survey;
 mod views;
 
 use std::sync::{Arc, Mutex};
@@ -33,8 +34,9 @@ use tombolo_core::view::View;
 use tombolo_core::wire::Contribution;
 
 pub(crate) use notes::{is_kept, journal, read_chunk, write_chunk};
-pub use state::Manifest;
+pub use state::{MODEL, Manifest};
 pub use store::Store;
+pub use survey::{Kept, Surveyed};
 
 /// The version of the folder's layout and files.
 pub const FORMAT: u32 = 1;

@@ -55,6 +55,14 @@ pub fn open(root: &Path) -> io::Result<FolderFiles> {
     }))
 }
 
+/// A folder that another process may own, for reading.
+pub fn look(root: &Path) -> FolderFiles {
+    FolderFiles::look(Arc::new(Folder {
+        root: root.to_owned(),
+        _lock: None,
+    }))
+}
+
 /// Makes the names in a folder durable, if it may be read: who may only pass through it has made nothing in it.
 fn settle(folder: &Path) -> io::Result<()> {
     // The parent of a relative path's first component is written as nothing.

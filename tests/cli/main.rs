@@ -4,6 +4,7 @@
 
 mod causes;
 mod certs;
+mod checkpoint;
 mod configuration;
 mod examples;
 #[allow(dead_code, reason = "shared with another test")]

@@ -6,4 +6,5 @@
 #[path = "../cli/fixture.rs"]
 mod fixture;
 mod fleet;
+mod kills;
 mod leave;

@@ -297,7 +297,7 @@ impl Store {
         Ok(surplus)
     }
 
-    fn record(&self, round: Round) -> Result<CommitRecord, CheckpointError> {
+    pub(super) fn record(&self, round: Round) -> Result<CommitRecord, CheckpointError> {
         json(self.files.as_ref(), &record_path(round))
     }
 }
@@ -328,7 +328,7 @@ fn record_path(round: Round) -> String {
     format!("commits/{round:06}.json")
 }
 
-fn folder_of(stated: &CommitRecord) -> String {
+pub(super) fn folder_of(stated: &CommitRecord) -> String {
     let name = stated.state.as_deref().unwrap_or_default();
     format!("states/{name}")
 }
