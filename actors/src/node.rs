@@ -50,6 +50,8 @@ pub enum Message {
     CoordinatorStarted,
     /// This node leaves: whoever waits for it must hear so.
     Leave,
+    /// Nobody leads this node any more, for this reason: it ends, and if it is a gateway its domain with it.
+    GiveUp(String),
 }
 
 /// Why a node that was told to leave has left: nobody waits for it, nothing of it is needed any more.
@@ -422,6 +424,13 @@ impl Actor for Node {
             }
             Message::Verdict(peer, verdict) => self.verdict(cx, peer, verdict),
             Message::Leave => self.leave(cx),
+            Message::GiveUp(reason) => {
+                let finish = Control::Finish {
+                    reason: reason.as_str().into(),
+                };
+                self.step_gateway(cx, gateway::Message::Coordinator(finish));
+                let _ = self.setup.left.send(Some(reason));
+            }
             Message::CoordinatorStarted => {
                 let mine = self.me().clone();
                 let wan = self.up.iter().filter(|peer| peer.domain() != mine.domain());

@@ -124,6 +124,14 @@ impl Running {
         }
     }
 
+    /// Sends this process's nodes away, and with a gateway its domain, which would wait for nobody.
+    fn give_up(&self, reason: &str) {
+        for crew in self.crews.values() {
+            let message = tombolo_actors::node::Message::GiveUp(reason.to_owned());
+            let _ = crew.node.post(message);
+        }
+    }
+
     /// Follows the run to its end.
     ///
     /// # Errors
@@ -144,7 +152,7 @@ impl Running {
         let (waiting, sink) = (self.waiting.clone(), self.sink.clone());
         let mut gives_up = std::pin::pin!(waiting.watch(sink.as_ref()));
         let ledger = self.ledger.clone();
-        let (mut stopping, mut gave_up) = (None, false);
+        let mut stopping = None;
         let mut left: Vec<_> = self.crews.values().map(|crew| crew.left.clone()).collect();
         let hosts_coordinator = self.hosts_coordinator();
         let patience = match hosts_coordinator {
@@ -169,8 +177,7 @@ impl Running {
                 finished = ledger.finished() => break finished,
                 reason = gone => break Finished::without_rounds(reason),
                 reason = &mut gives_up, if stopping.is_none() => {
-                    // Nobody is going to send this node away.
-                    gave_up = true;
+                    self.give_up(&reason);
                     break Finished::without_rounds(reason);
                 }
                 why = &mut interrupt, if stopping.is_none() => {
@@ -206,7 +213,6 @@ impl Running {
         let patience = match (stopping, hosts_coordinator) {
             // Whoever is not there yet has nothing to lose.
             (None, true) if !began => INTERRUPTED_LIMIT,
-            (None, _) if gave_up => Duration::ZERO,
             (None, _) => LEAVE_LIMIT,
             (Some(_), true) => INTERRUPTED_LIMIT,
             // Nobody is going to send this node away.
@@ -320,6 +326,64 @@ mod tests {
                 .starts_with("plant/gate has not reached hq/gate (no address yet) for 1 h 31 min"),
             "{reason}"
         );
+    }
+
+    /// ray#64349, kuberay#1141: with the coordinator gone for good, a gateway gives up and its domain with it, and nothing is left of them.
+    #[tokio::test]
+    async fn a_domain_without_a_coordinator_ends_with_its_gateway() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = SMALL.replace("rounds = 3", "rounds = 900000").replace(
+            "name = \"plant\"\n        nodes = [\"gate\"]",
+            "name = \"plant\"\n        nodes = [\"gate\", \"c\"]",
+        );
+        let federation = || {
+            let federation = Federation::from_toml(&text, folder.path()).unwrap();
+            federation.state(folder.path().join("state"))
+        };
+        federation().prepare().unwrap();
+        let spawn = async |name: &str| {
+            let node = name.parse().unwrap();
+            federation().spawn_node(&node).await.unwrap()
+        };
+        let gate: NodeId = "plant/gate".parse().unwrap();
+        let (coordinator, mut gateway, member) = (
+            spawn("hq/gate").await,
+            spawn("plant/gate").await,
+            spawn("plant/c").await,
+        );
+        let mut events = coordinator.events();
+        while !matches!(events.recv().await, Ok(Event::Round(record)) if record.counted.len() == 3)
+        {
+        }
+        // As a crash: nobody is told that the run is over.
+        drop(coordinator);
+        // Ten minutes a second for the gateway; its member is told.
+        let env = gateway.world.env(&gate).unwrap();
+        let clock = Arc::new(move || Micros(env.now().0 * 600));
+        let addresses = gateway.world.addresses();
+        let waiting = Waiting::new(&gateway.plan, &gateway.crews, addresses, clock);
+        gateway.waiting = Arc::new(waiting);
+        let census = [gateway.census().clone(), member.census().clone()];
+        let (gateway, member) = tokio::join!(gateway.run(), member.run());
+        for report in [gateway, member] {
+            let reason = report.unwrap().finished.reason;
+            assert!(
+                reason.starts_with("plant/gate has not reached hq/gate"),
+                "{reason}"
+            );
+        }
+        for census in census {
+            assert!(census.counts().is_empty(), "{:?}", census.counts());
+        }
+        let run = folder.path().join("state/run");
+        let mut left = Vec::new();
+        for part in [run.clone(), run.join("fabric")] {
+            for entry in std::fs::read_dir(part).unwrap() {
+                let name = entry.unwrap().file_name().into_string().unwrap();
+                left.extend((name.contains("plant") && name.ends_with(".sock")).then_some(name));
+            }
+        }
+        assert_eq!(left, [""; 0]);
     }
 
     /// However many events come between, the report has every round and the run its end.
