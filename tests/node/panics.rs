@@ -2,14 +2,16 @@
 //! ends as if nothing had happened.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex};
 
 use tombolo_actors::crew::Crew;
 use tombolo_actors::shell::TellError;
 use tombolo_core::event::{Event, RoundState};
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::tensor::Hash;
+use tombolo_core::trainer::Task;
 
-use crate::stand::{PINNED, Tiny, federation, node, run, topology, within_limit};
+use crate::stand::{LIMIT, PINNED, Prank, Tiny, federation, node, run, topology, within_limit};
 
 /// Which actor panics: type, node, and the peer if there is one per peer.
 #[derive(Debug, Clone)]
@@ -77,16 +79,18 @@ fn one_of_each_kind() -> Vec<Victim> {
 
 /// In each round one victim panics, when `moment` is first true of an event of that round.
 fn rounds_survive(victims: &[Victim], moment: fn(&Event) -> Option<Round>) {
-    // The first rounds may be over before anybody listens; the last one is undisturbed.
-    let rounds = victims.len() as Round + 8;
+    // The first one may have had its moment before anybody listens; the last one is undisturbed.
+    let rounds = victims.len() as Round + 2;
     let toml = topology(rounds, PINNED);
     let (undisturbed, _) = run(&toml, |_| Tiny::new());
     assert!(undisturbed.succeeded());
 
     let (_folder, federation) = federation(&toml);
-    let mut told = Told::default();
+    let (mut told, gate) = (Told::default(), Gate::default());
+    let prank = gate.clone().prank();
     let (report, restarted, done) = within_limit(async {
-        let running = federation.trainer(|_| Tiny::new()).spawn().await.unwrap();
+        let federation = federation.trainer(move |_| Tiny::with(prank.clone()));
+        let running = federation.spawn().await.unwrap();
         let mut events = running.events();
         let crews: BTreeMap<NodeId, Crew> = running
             .nodes()
@@ -94,13 +98,21 @@ fn rounds_survive(victims: &[Victim], moment: fn(&Event) -> Option<Round>) {
             .collect();
         let (mut restarted, mut done, mut last) = (Vec::new(), 0, 0);
         let inject = async {
+            gate.open(1);
             loop {
                 let event = events.recv().await.expect("the listener keeps up");
                 told.hear(&event);
                 match event {
                     Event::ActorRestarted {
                         actor, key, reason, ..
-                    } => restarted.push((actor, key, reason)),
+                    } => {
+                        restarted.push((actor, key, reason));
+                        if restarted.len() == victims.len() {
+                            gate.open(Round::MAX);
+                        } else if restarted.len() == done {
+                            gate.open(last + 1);
+                        }
+                    }
                     Event::Finished(_) => return,
                     event => {
                         let Some(round) = moment(&event).filter(|round| *round > last) else {
@@ -131,6 +143,28 @@ fn rounds_survive(victims: &[Victim], moment: fn(&Event) -> Option<Round>) {
     };
     assert_eq!(ends(&report), ends(&undisturbed), "{:?}", report.rounds);
     assert_eq!(report.finished.model_hash, undisturbed.finished.model_hash);
+}
+
+/// The last round that may be trained. The next one waits until the victim of this one has been rebuilt: however late its listener runs, a
+/// test is not overtaken by the federation.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<Round>, Condvar)>);
+
+impl Gate {
+    fn open(&self, round: Round) {
+        *self.0.0.lock().unwrap() = round;
+        self.0.1.notify_all();
+    }
+
+    fn prank(self) -> Prank {
+        Arc::new(move |task: &Task, _: &mut [f32]| {
+            let (last, opened) = &*self.0;
+            let closed = |last: &mut Round| *last < task.round;
+            let last = last.lock().unwrap();
+            drop(opened.wait_timeout_while(last, LIMIT, closed).unwrap());
+            Ok(None)
+        })
+    }
 }
 
 /// What happened last, for a test that fails.
