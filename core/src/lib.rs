@@ -11,6 +11,7 @@
 //! * [`event`]: past facts, from which logs, reports and the command line are derived.
 //! * [`machine`]: the form that every state machine has.
 //! * [`aggregate`], [`outer`], [`fold`]: the mathematics of a round.
+//! * [`compress`]: codecs, and the memory of what they lose.
 //! * [`wire`]: what travels between nodes.
 //! * [`view`], [`membership`]: who takes part, in numbered views.
 //! * [`link`], [`heartbeat`], [`ladder`], [`member`], [`gateway`], [`coordinator`]: the state machines of a connection, of a peer's
@@ -22,6 +23,7 @@
 
 pub mod aggregate;
 pub mod authorize;
+pub mod compress;
 pub mod coordinator;
 pub mod event;
 pub mod fold;
