@@ -16,6 +16,7 @@
 //! * [`view`], [`membership`]: who takes part, in numbered views.
 //! * [`link`], [`heartbeat`], [`ladder`], [`member`], [`gateway`], [`coordinator`]: the state machines of a connection, of a peer's
 //!   liveness and what its silence leads to, of a node, of its domain and of the federation.
+//! * [`clock`]: how far a peer's clock is from ours.
 //! * [`waiting`]: how long a node waits for others.
 //! * [`trainer`]: what a user's model must do.
 
@@ -23,6 +24,7 @@
 
 pub mod aggregate;
 pub mod authorize;
+pub mod clock;
 pub mod compress;
 pub mod coordinator;
 pub mod event;
