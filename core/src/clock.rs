@@ -37,8 +37,9 @@ const BEST: usize = 16;
 /// How far apart two clocks run that nobody has looked at: most crystals are better.
 const RATE_GUESS: f64 = 100e-6;
 
-/// How far apart two sound clocks can run, at the most (RFC 5905 takes the same number): the bound rests on it.
-const RATE_MAX: f64 = 500e-6;
+/// How far apart two sound clocks can run, at the most: each is off by no more than 500 ppm (RFC 5905 takes the same number). The bound
+/// rests on it.
+const RATE_MAX: f64 = 1000e-6;
 
 /// A stamp is a whole number: two of them are off by as much.
 const QUANTUM_US: f64 = 2.0;
@@ -50,7 +51,7 @@ pub struct Estimate {
     pub offset_us: i64,
     /// How much faster the peer's clock runs, in millionths.
     pub rate_ppm: f64,
-    /// The offset is off by no more, if neither clock is off by more than 500 ppm.
+    /// The offset is off by no more, if neither clock runs wrong by more than 500 ppm.
     pub bound: Duration,
     /// The shortest round trip of late. Half of how unequal its two ways are is an error that cannot be seen.
     pub round_trip: Duration,
