@@ -3,6 +3,9 @@
 //! Members export updates; every rank that can be reached measures its slices of each of them; the gateway reports norms, gets weights, has
 //! the ranks fold their slices, gathers the parts and announces one contribution. Whoever fails on the way is left out by starting the fold
 //! again without its term, never by subtracting it. Slices are fixed by the domain's size; who works on a slice changes with who is there.
+//!
+//! Orders outlive whoever gave them: a rank may still work for an earlier life of the gateway, for the gateway before it, or on an update that
+//! another has replaced. So each order carries a token, drawn in this life for what it is about, and only answers with that token are taken.
 
 mod folding;
 mod measure;
@@ -17,6 +20,7 @@ use crate::fold;
 use crate::ids::{Attempt, DomainId, NodeId, Round};
 use crate::machine::{Context, Machine};
 use crate::membership::Word;
+use crate::rng::Rng;
 use crate::tensor::{Hash, Layout};
 use crate::text::Text;
 use crate::view::View;
@@ -92,6 +96,8 @@ pub struct Gather {
     pub epoch: u64,
     /// Which start of the fold.
     pub attempt: Attempt,
+    /// As in the orders to fold.
+    pub token: u64,
     /// The power of two to divide by.
     pub exponent: i32,
     /// Where each slice lies.
@@ -101,6 +107,9 @@ pub struct Gather {
 /// See the module.
 #[derive(Debug)]
 pub struct Gateway {
+    tokens: Rng,
+    /// The token of this life.
+    life: u64,
     domain: DomainId,
     ranks: Vec<NodeId>,
     layout: Layout,
@@ -152,6 +161,7 @@ struct Weighed {
 
 #[derive(Debug)]
 struct Export {
+    token: u64,
     exported: Exported,
     pending: BTreeMap<NodeId, Vec<u32>>,
     measured: BTreeMap<u32, SliceMeasure>,
@@ -162,6 +172,7 @@ struct Export {
 
 #[derive(Debug)]
 struct Folding {
+    token: u64,
     attempt: Attempt,
     terms: Vec<Term>,
     members: Vec<NodeId>,
@@ -223,14 +234,16 @@ fn take(pending: &mut BTreeMap<NodeId, Vec<u32>>, rank: &NodeId, slice: u32) -> 
 }
 
 impl Gateway {
-    /// The gateway of a domain whose nodes are `ranks`, in rank order.
-    pub fn new(domain: DomainId, ranks: Vec<NodeId>, layout: Layout) -> Self {
+    /// The gateway of a domain whose nodes are `ranks`, in rank order. `tokens` names its orders: of another seed in every life.
+    pub fn new(domain: DomainId, ranks: Vec<NodeId>, layout: Layout, mut tokens: Rng) -> Self {
         let slices = fold::slices(layout.len(), ranks.len());
         let filled = slices
             .iter()
             .enumerate()
             .filter(|(_, range)| !range.is_empty());
         Gateway {
+            life: tokens.next_u64(),
+            tokens,
             domain,
             slices: filled.map(|(index, _)| index as u32).collect(),
             ranks,
@@ -299,6 +312,7 @@ impl Gateway {
             return;
         }
         let train = Train {
+            token: self.life,
             run: open.run,
             round: open.round,
             epoch: open.epoch,
@@ -508,8 +522,14 @@ impl Gateway {
                 self.resume_work(cx);
             }
             Control::Exported(exported) => self.on_exported(cx, node, exported),
-            Control::Failed { round, reason } => {
-                if self.round() == Some(round) {
+            Control::Failed {
+                round,
+                token,
+                reason,
+            } => {
+                if token.is_some_and(|token| token != self.life) {
+                    // It could not do what an earlier gateway asked for; it was asked anew since.
+                } else if self.round() == Some(round) {
                     self.unreadable(cx, &node, &reason);
                 } else if let Some(model) = self.model.clone().filter(|model| model.round >= round)
                 {

@@ -132,7 +132,7 @@ impl Gateway {
 
     /// Starts the fold, again if need be, over all weighed updates that can be had.
     pub(super) fn fold(&mut self, cx: &mut Context<'_, Effect>) {
-        let ranks = self.ranks.clone();
+        let (ranks, token) = (self.ranks.clone(), self.tokens.next_u64());
         let Some(current) = &mut self.current else {
             return;
         };
@@ -188,6 +188,7 @@ impl Gateway {
             });
         }
         current.fold = Some(Folding {
+            token,
             attempt,
             terms,
             members,
@@ -228,6 +229,7 @@ impl Gateway {
             for slices in slices.chunks(at_once) {
                 let terms = folding.terms.iter().map(|term| term.of(slices));
                 let fold = Fold {
+                    token: folding.token,
                     round: current.open.round,
                     epoch: current.open.epoch,
                     attempt: folding.attempt,
@@ -296,7 +298,7 @@ impl Gateway {
         let Some(folding) = current
             .fold
             .as_mut()
-            .filter(|folding| folding.attempt == folded.attempt)
+            .filter(|folding| folding.token == folded.token)
         else {
             return;
         };
@@ -346,6 +348,7 @@ impl Gateway {
             round: current.open.round,
             epoch: current.open.epoch,
             attempt: folding.attempt,
+            token: folding.token,
             exponent: folding.exponent,
             parts: folding
                 .done

@@ -57,6 +57,7 @@ impl Gateway {
             });
         }
         let export = Export {
+            token: self.tokens.next_u64(),
             exported,
             pending: BTreeMap::new(),
             measured: BTreeMap::new(),
@@ -96,6 +97,7 @@ impl Gateway {
                 .or_default()
                 .extend(&slices);
             let measure = Measure {
+                token: export.token,
                 round: export.exported.round,
                 epoch: export.exported.epoch,
                 node: node.clone(),
@@ -123,7 +125,7 @@ impl Gateway {
         let Some(export) = current
             .exports
             .get_mut(&measured.node)
-            .filter(|export| export.exported.region.key == measured.key)
+            .filter(|export| export.token == measured.token)
         else {
             return;
         };
