@@ -9,6 +9,7 @@
 
 mod folding;
 mod measure;
+mod model;
 mod views;
 mod watch;
 
@@ -20,6 +21,7 @@ use crate::fold;
 use crate::ids::{Attempt, DomainId, NodeId, Round};
 use crate::machine::{Context, Machine};
 use crate::membership::Word;
+use crate::mutants;
 use crate::rng::Rng;
 use crate::tensor::{Hash, Layout};
 use crate::text::Text;
@@ -237,6 +239,9 @@ impl Gateway {
     /// The gateway of a domain whose nodes are `ranks`, in rank order. `tokens` names its orders: of another seed in every life.
     pub fn new(domain: DomainId, ranks: Vec<NodeId>, layout: Layout, mut tokens: Rng) -> Self {
         let slices = fold::slices(layout.len(), ranks.len());
+        if mutants::is("other-life") {
+            tokens = Rng::new(0);
+        }
         let filled = slices
             .iter()
             .enumerate()
@@ -331,27 +336,6 @@ impl Gateway {
                 }
             }
         }
-    }
-
-    fn obtain(
-        &mut self,
-        cx: &mut Context<'_, Effect>,
-        round: Round,
-        base: Option<Hash>,
-        hash: Hash,
-    ) {
-        let held = self.model.as_ref().map(|model| (model.round, model.hash));
-        // An older one is an echo: committed rounds only grow.
-        if held.is_some_and(|held| held == (round, hash) || held.0 > round) {
-            return;
-        }
-        if self.obtaining.is_some_and(|(_, _, wanted)| wanted == hash) {
-            return;
-        }
-        let base = base.filter(|base| self.model.as_ref().is_some_and(|model| model.hash == *base));
-        self.obtaining = Some((round, base, hash));
-        self.obtain_tries = 0;
-        cx.effect(Effect::Obtain { round, base, hash });
     }
 
     fn on_open(&mut self, cx: &mut Context<'_, Effect>, mut open: Open) {
@@ -557,52 +541,6 @@ impl Gateway {
         self.stand(cx, &node, Word::Left);
         self.silent.insert(node);
         self.resume_work(cx);
-    }
-
-    fn tell_adopted(&mut self, cx: &mut Context<'_, Effect>) {
-        let Some((round, hash)) = self.model.as_ref().map(|model| (model.round, model.hash)) else {
-            return;
-        };
-        let everyone = self
-            .present
-            .iter()
-            .all(|node| self.holds.get(node) == Some(&(round, hash)));
-        if everyone && !self.present.is_empty() && self.adopted != Some((round, hash)) {
-            self.adopted = Some((round, hash));
-            cx.effect(Effect::Tell(Control::Adopted {
-                round,
-                hash,
-                nodes: self.present.iter().cloned().collect(),
-            }));
-        }
-    }
-
-    fn on_unobtained(&mut self, cx: &mut Context<'_, Effect>, round: Round, reason: &str) {
-        let Some((_, _, hash)) = self.obtaining.filter(|(wanted, ..)| *wanted == round) else {
-            return;
-        };
-        self.obtain_tries += 1;
-        if self.obtain_tries <= TRIES_MAX {
-            // A step that did not fit or did not come: the whole model always does.
-            self.obtaining = Some((round, None, hash));
-            let base = None;
-            return cx.effect(Effect::Obtain { round, base, hash });
-        }
-        // The next Open or Commit, or the coordinator's answer to a join, asks for it again. Until then nobody need wait.
-        self.obtaining = None;
-        let Some(open) = self.current.as_ref().map(|current| &current.open) else {
-            return;
-        };
-        if (open.base_round, open.base) != (round, hash) {
-            return;
-        }
-        for node in &open.cohort {
-            cx.effect(Effect::Tell(Control::Unreachable {
-                round: open.round,
-                node: node.clone(),
-                reason: format!("its domain could not get the model: {reason}").into(),
-            }));
-        }
     }
 
     /// Takes it that a rank will not answer what it was asked before.

@@ -11,6 +11,7 @@ use crate::event::{Event, Objection};
 use crate::fold;
 use crate::ids::{Attempt, NodeId, Round};
 use crate::machine::Context;
+use crate::mutants;
 use crate::tensor::Hash;
 use crate::wire::{Answer, Contribution, Control, Fold, Folded, Term};
 
@@ -132,7 +133,10 @@ impl Gateway {
 
     /// Starts the fold, again if need be, over all weighed updates that can be had.
     pub(super) fn fold(&mut self, cx: &mut Context<'_, Effect>) {
-        let (ranks, token) = (self.ranks.clone(), self.tokens.next_u64());
+        let (ranks, mut token) = (self.ranks.clone(), self.tokens.next_u64());
+        if mutants::is("regroup-race") {
+            token = 1;
+        }
         let Some(current) = &mut self.current else {
             return;
         };
@@ -162,6 +166,10 @@ impl Gateway {
         }
         if terms.is_empty() {
             return;
+        }
+        if mutants::is("planned-weight") {
+            let planned = current.weighed.iter().flatten();
+            weight = planned.fold(0.0, |sum, weighed| sum + weighed.weight.weight);
         }
         if current
             .contribution

@@ -7,6 +7,7 @@ use crate::aggregate::Report;
 use crate::event::{Event, Objection};
 use crate::ids::NodeId;
 use crate::machine::Context;
+use crate::mutants;
 use crate::text::Text;
 use crate::wire::{Control, Exported, Measure, Measured, REGION_HEADER_BYTES};
 
@@ -27,7 +28,7 @@ impl Gateway {
         let Some(current) = open.filter(|current| current.open.round == exported.round) else {
             return cx.report(Event::LateAnswered { round, from });
         };
-        if current.open.epoch != exported.epoch {
+        if current.open.epoch != exported.epoch && !mutants::is("stale-epoch") {
             return cx.report(Event::EpochAnswered { round, from });
         }
         let fault = if !current.open.cohort.contains(&node) {
