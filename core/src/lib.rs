@@ -18,6 +18,7 @@
 //!   liveness and what its silence leads to, of a node, of its domain and of the federation.
 //! * [`clock`]: how far a peer's clock is from ours.
 //! * [`waiting`]: how long a node waits for others.
+//! * [`mutants`]: bugs planted on purpose, for the tests of the tests.
 //! * [`trainer`]: what a user's model must do.
 
 #![forbid(unsafe_code)]
@@ -37,6 +38,7 @@ pub mod link;
 pub mod machine;
 pub mod member;
 pub mod membership;
+pub mod mutants;
 pub mod outer;
 pub mod plan;
 pub mod rng;
