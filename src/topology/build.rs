@@ -119,6 +119,7 @@ fn aggregator(section: &Section) -> AggregatorPlan {
         norm_limit: section.number("norm_limit"),
         penalty: section.number("penalty"),
         relative: section.word("thresholds") == "relative",
+        ..AggregatorPlan::default()
     }
 }
 
@@ -127,10 +128,16 @@ fn outer(section: &Section) -> OuterPlan {
         optimizer: match section.word("optimizer") {
             "momentum" => OuterKind::Momentum,
             "nesterov" => OuterKind::Nesterov,
+            "adam" => OuterKind::Adam,
+            "yogi" => OuterKind::Yogi,
+            "adagrad" => OuterKind::Adagrad,
             _ => OuterKind::Sgd,
         },
         learning_rate: section.number("learning_rate"),
         momentum: section.number("momentum"),
+        beta1: section.number("beta1"),
+        beta2: section.number("beta2"),
+        epsilon: section.number("epsilon"),
     }
 }
 

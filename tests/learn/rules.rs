@@ -97,6 +97,7 @@ fn rules_give_the_weights_and_means_calculated_outside() {
             norm_limit: settings.norm_limit,
             penalty: settings.penalty,
             relative: settings.relative,
+            ..AggregatorPlan::default()
         };
         let told: Vec<f64> = case.reports.iter().map(|report| report.norm).collect();
         let norms: Vec<f64> = case.updates.iter().map(|update| norm(update)).collect();
@@ -154,6 +155,7 @@ fn outer_optimizers_make_the_steps_calculated_outside() {
             },
             learning_rate: case.learning_rate,
             momentum: case.momentum,
+            ..OuterPlan::default()
         };
         let mut optimizer = outer::build(&plan, case.means[0].len());
         for (mean, expected) in case.means.into_iter().zip(&case.steps) {

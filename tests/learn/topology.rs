@@ -51,11 +51,13 @@ pub fn defaults() -> Plan {
             norm_limit: 5.0,
             penalty: 0.3,
             relative: false,
+            ..AggregatorPlan::default()
         },
         outer: OuterPlan {
             optimizer: OuterKind::Sgd,
             learning_rate: 1.0,
             momentum: 0.9,
+            ..OuterPlan::default()
         },
         domains,
         links: Vec::new(),

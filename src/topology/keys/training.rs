@@ -263,13 +263,27 @@ pub(in crate::topology) static OUTER: Table = Table {
     doc: "What is done with the aggregate.",
     keys: &[
         key("optimizer", Word, "The outer optimizer.")
-            .words(&["sgd", "momentum", "nesterov"])
-            .later(&["adam", "yogi", "adagrad"])
+            .words(&["sgd", "momentum", "nesterov", "adam", "yogi", "adagrad"])
             .or("\"sgd\""),
         key("learning_rate", Above(0.0, 1000.0), "Its learning rate.").or("1.0"),
         key("momentum", Number(0.0, 0.9999), "Its momentum.").or("0.9"),
-        later("beta1", "Of the adaptive optimizers."),
-        later("beta2", "Of the adaptive optimizers."),
-        later("epsilon", "Of the adaptive optimizers."),
+        key(
+            "beta1",
+            Number(0.0, 0.9999),
+            "Of adam, yogi and adagrad: how slowly the mean of the steps follows.",
+        )
+        .or("0.9"),
+        key(
+            "beta2",
+            Number(0.0, 0.9999),
+            "Of adam and yogi: how slowly the mean of the squares follows.",
+        )
+        .or("0.99"),
+        key(
+            "epsilon",
+            Above(0.0, 1e3),
+            "Of adam, yogi and adagrad: what is added to the root that divides the step.",
+        )
+        .or("0.001"),
     ],
 };
