@@ -1,3 +1,4 @@
+mod each;
 mod large;
 mod restarts;
 mod views;

@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
+use tombolo_core::aggregate::Needs;
 use tombolo_core::event::RoundState;
 use tombolo_core::ids::{self, DomainId, NodeId};
 use tombolo_core::plan::{self, Durability, Plan, Quorum};
@@ -55,6 +56,10 @@ fn without_faults_everybody_is_counted_in_every_round() {
         let mut plan = samples::plan(&[3, 1, 2]);
         plan.rounds = 4;
         plan.seed = 1;
+        plan.aggregator.needs = match seed % 2 {
+            0 => Needs::Sum,
+            _ => Needs::Each,
+        };
         let mut world = World::new(plan, seed);
         world.faults = false;
         run(&mut world);
@@ -112,6 +117,9 @@ fn random_plan(rng: &mut Rng) -> Plan {
     let mut plan = samples::plan(&sizes);
     plan.seed = rng.below(10);
     plan.rounds = 6 + rng.below(30);
+    if plan.seed % 3 == 1 {
+        plan.aggregator.needs = Needs::Each;
+    }
     if rng.below(2) == 0 {
         plan.round.quorum = Quorum::AtLeast {
             nodes: (total / 2).max(1),

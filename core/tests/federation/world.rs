@@ -302,7 +302,8 @@ impl World {
         let domain = self.plan.domain(&id.domain()).expect("it is in the plan");
         let ranks: Vec<NodeId> = domain.nodes.iter().map(|node| node.id.clone()).collect();
         let node = self.nodes.get_mut(id).expect("it is in the plan");
-        node.gateway = Some(Gateway::new(id.domain(), ranks, layout()));
+        let gateway = Gateway::new(id.domain(), ranks, layout());
+        node.gateway = Some(gateway.for_rule(self.plan.aggregator.needs));
         let view = node.seen.view().clone();
         self.step_gateway(id, gateway::Message::View(view));
     }
@@ -616,6 +617,7 @@ impl World {
                 gateway::Effect::Member(member, control) => self.send(id, &member, control),
                 gateway::Effect::Obtain { round, hash, .. } => self.obtain(id, round, hash),
                 gateway::Effect::Gather(gather) => self.gather(id, gather),
+                gateway::Effect::Collect(collect) => self.collect_updates(id, collect),
                 gateway::Effect::Finished(_) => {}
             }
         }

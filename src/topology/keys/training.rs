@@ -220,8 +220,9 @@ pub(in crate::topology) static AGGREGATOR: Table = Table {
             Kind::Rule,
             "The rule, or a name that the program registered.",
         )
-        .words(&["fedavg", "dynamic-weighted"])
-        .later(&[
+        .words(&[
+            "fedavg",
+            "dynamic-weighted",
             "median",
             "trimmed-mean",
             "krum",
@@ -255,6 +256,18 @@ pub(in crate::topology) static AGGREGATOR: Table = Table {
         )
         .or("5.0"),
         key("penalty", Number(0.0, 1.0), "The factor on such a weight.").or("0.3"),
+        key(
+            "faulty",
+            Whole(0, NODES_MAX as u64),
+            "How many updates of a round may be bad, for trimmed-mean, krum and multi-krum.",
+        )
+        .or("1"),
+        key(
+            "iterations",
+            Whole(1, 100),
+            "How often centred-clipping moves its centre.",
+        )
+        .or("3"),
     ],
 };
 
