@@ -116,12 +116,33 @@ pub struct ModelPlan {
     pub learning_rate: f64,
     /// Rows in a batch.
     pub batch: usize,
+    /// Batches whose gradients are added up before a step is made of them.
+    pub accumulate: usize,
+    /// How strongly local training is pulled back to the model that the round began with.
+    pub proximal: f64,
     /// The first weights.
     pub init: Init,
     /// The order of batches.
     pub order: Order,
     /// Who holds which rows.
     pub partition: Partition,
+}
+
+/// What a topology means that says nothing of it.
+impl Default for ModelPlan {
+    fn default() -> Self {
+        ModelPlan {
+            trainer: TrainerKind::DigitsMlp,
+            hidden: 64,
+            learning_rate: 0.1,
+            batch: 32,
+            accumulate: 1,
+            proximal: 0.0,
+            init: Init::Seed(7),
+            order: Order::Shuffled,
+            partition: Partition::Dirichlet { alpha: 0.5 },
+        }
+    }
 }
 
 /// A built-in trainer.
@@ -163,6 +184,8 @@ pub enum Partition {
         /// Concentration: small is skewed.
         alpha: f64,
     },
+    /// The rows of each client, numbers of the whole file. Whole clients are dealt out.
+    Clients(BTreeMap<String, Vec<usize>>),
     /// Given row by row, numbers of the whole file.
     Rows(BTreeMap<NodeId, Vec<usize>>),
 }

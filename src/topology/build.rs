@@ -94,6 +94,8 @@ fn model(
         hidden: section.whole("hidden") as usize,
         learning_rate: section.number("learning_rate"),
         batch: section.whole("batch") as usize,
+        accumulate: section.whole("accumulate") as usize,
+        proximal: section.number("proximal"),
         init: match section.value("init") {
             Value::Section(init) => Init::Seed(init.whole("seed")),
             _ => Init::Zeros,

@@ -259,7 +259,7 @@ fn rule_warnings(plan: &Plan) -> Vec<String> {
         let skewed = match plan.model.partition {
             Partition::Dirichlet { alpha } => alpha < SKEWED_BELOW,
             Partition::Shards => true,
-            Partition::Iid | Partition::Rows(_) => false,
+            Partition::Iid | Partition::Clients(_) | Partition::Rows(_) => false,
         };
         if skewed && kind != "centred-clipping" {
             warnings.push(format!(
@@ -280,6 +280,12 @@ fn rule_warnings(plan: &Plan) -> Vec<String> {
         warnings.push(
             "trimmed-mean with faulty = 0 trims nothing: it is the plain mean of every node".into(),
         );
+    }
+    let pull = plan.model.learning_rate * plan.model.proximal;
+    if pull >= 1.0 {
+        warnings.push(format!(
+            "learning_rate times proximal is {pull}: each local step is pulled back beyond the model that the round began with; below 1 it is a pull"
+        ));
     }
     let adaptive = matches!(
         plan.outer.optimizer,

@@ -121,6 +121,8 @@ impl SharedKeys {
             hidden,
             learning_rate,
             batch,
+            accumulate,
+            proximal,
             init,
             order,
             partition,
@@ -129,11 +131,14 @@ impl SharedKeys {
         self.add("model.hidden", hidden);
         self.add("model.learning_rate", learning_rate);
         self.add("model.batch", batch);
+        self.add("model.accumulate", accumulate);
+        self.add("model.proximal", proximal);
         self.add("model.init", init);
         self.add("model.order", order);
         match partition {
             // A file of rows is compared by what it says.
             Partition::Rows(rows) => self.add("model.partition", &("rows", rows)),
+            Partition::Clients(clients) => self.add("model.partition", &("clients", clients)),
             other => self.add("model.partition", other),
         }
     }

@@ -42,6 +42,7 @@ pub fn defaults() -> Plan {
             init: Init::Seed(7),
             order: Order::Shuffled,
             partition: Partition::Dirichlet { alpha: 0.5 },
+            ..ModelPlan::default()
         },
         aggregator: AggregatorPlan {
             kind: "dynamic-weighted".into(),

@@ -340,6 +340,8 @@ fn the_hash_sees_whatever_decides_the_outcome() {
         "[round]\nabsent = [{ round = 1, nodes = [\"hq/a\"] }]",
         "[model]\nlearning_rate = 0.2",
         "[model]\npartition = { kind = \"iid\" }",
+        "[model]\naccumulate = 2",
+        "[model]\nproximal = 0.01",
         "[aggregator]\nkind = \"fedavg\"",
         "[aggregator]\nclip = 1.0",
         "[aggregator]\nkind = \"trimmed-mean\"",
@@ -497,6 +499,7 @@ fn what_works_but_perhaps_not_as_meant_is_a_warning() {
             "[aggregator]\nkind = \"trimmed-mean\"\nfaulty = 0\n",
             "trims nothing",
         ),
+        ("[model]\nproximal = 20\n", "beyond the model"),
         ("[outer]\noptimizer = \"adam\"\n", "0.01 to 0.1 is usual"),
     ] {
         let warnings = warned(&format!("{SMALL}\n{change}"));

@@ -265,6 +265,7 @@ fn plan() -> Plan {
             init: Init::Zeros,
             order: Order::Sequential,
             partition: Partition::Iid,
+            ..ModelPlan::default()
         },
         aggregator: AggregatorPlan {
             kind: "fedavg".into(),

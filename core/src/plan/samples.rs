@@ -36,6 +36,7 @@ pub fn plan(sizes: &[usize]) -> Plan {
             init: Init::Zeros,
             order: Order::Sequential,
             partition: Partition::Iid,
+            ..ModelPlan::default()
         },
         aggregator: AggregatorPlan {
             kind: "fedavg".into(),

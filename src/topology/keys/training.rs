@@ -170,6 +170,18 @@ pub(in crate::topology) static MODEL: Table = Table {
         )
         .or("0.1"),
         key("batch", Whole(1, 1797), "Rows in a batch.").or("32"),
+        key(
+            "accumulate",
+            Whole(1, 1797),
+            "Batches whose gradients are added up before a step is made of them.",
+        )
+        .or("1"),
+        key(
+            "proximal",
+            Number(0.0, 1000.0),
+            "How strongly local training is pulled back to the model that the round began with (FedProx).",
+        )
+        .or("0.0"),
         key("init", Kind::Table(&INIT), "The first weights.")
             .words(&["zeros"])
             .or("{ seed = 7 }"),
@@ -196,7 +208,7 @@ static PARTITION: Table = Table {
     doc: "Who holds which training rows.",
     keys: &[
         key("kind", Word, "How rows are dealt out.")
-            .words(&["iid", "shards", "dirichlet", "rows"])
+            .words(&["iid", "shards", "dirichlet", "rows", "clients"])
             .or("\"dirichlet\""),
         key(
             "alpha",
@@ -206,7 +218,12 @@ static PARTITION: Table = Table {
         key(
             "file",
             Kind::Path,
-            "The JSON file of rows: {\"hq/a\": [0, 1, 2], ...}.",
+            "Of rows: a JSON file {\"hq/a\": [0, 1, 2], ...}. Of clients: a CSV file with a column `row`.",
+        ),
+        key(
+            "column",
+            Kind::Text,
+            "Of clients: the column that says whose a row is; default \"client\".",
         ),
     ],
 };
