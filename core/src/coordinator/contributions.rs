@@ -77,7 +77,10 @@ impl Coordinator {
             return self.check(cx);
         }
         let acceptable = match self.plan.domain(&domain) {
-            Some(plan) => current.acceptable(plan, &contribution, self.layout.len()),
+            Some(plan) => {
+                let needs = self.plan.aggregator.needs;
+                current.acceptable(plan, &contribution, self.layout.len(), needs)
+            }
             None => Err(format!("{domain} is no domain of this federation")),
         };
         if let Err(reason) = acceptable {

@@ -412,7 +412,8 @@ impl World {
         let tokens = Rng::new(self.rng.next_u64());
         let patience = self.plan.heartbeat.limit() * 4;
         let node = self.nodes.get_mut(id).expect("it is in the plan");
-        node.gateway = Some(Gateway::new(id.domain(), ranks, layout(), tokens).patient(patience));
+        let gateway = Gateway::new(id.domain(), ranks, layout(), tokens).patient(patience);
+        node.gateway = Some(gateway.for_rule(self.plan.aggregator.needs));
         node.term += 1;
         (node.gateway_wakes, node.wanted) = (false, None);
         let view = node.seen.view().clone();
@@ -666,6 +667,7 @@ impl World {
                 gateway::Effect::Member(member, control) => self.send(id, &member, control),
                 gateway::Effect::Obtain { round, hash, .. } => self.obtain(id, round, hash),
                 gateway::Effect::Gather(gather) => self.gather(id, gather),
+                gateway::Effect::Collect(collect) => self.collect_updates(id, collect),
                 gateway::Effect::Finished(_) => {}
             }
         }
