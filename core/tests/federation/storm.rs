@@ -229,8 +229,8 @@ impl World {
             }
             Fault::Freeze { node, span } => {
                 let entry = self.nodes.get_mut(node).expect("it is in the plan");
-                if entry.alive && !entry.frozen {
-                    entry.frozen = true;
+                if entry.alive && entry.frozen.is_none() {
+                    entry.frozen = Some(self.now);
                     let node = node.clone();
                     self.after(*span, *span, Happening::Thaw(node));
                 }

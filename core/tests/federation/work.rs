@@ -87,7 +87,8 @@ impl World {
         } else {
             most
         };
-        let most = most * if self.nodes[node].slow { 8 } else { 1 };
+        let slowed = (most * if self.nodes[node].slow { 8 } else { 1 }).min(12_000);
+        let most = most.max(slowed);
         self.after(
             least,
             most,
@@ -507,7 +508,7 @@ impl World {
     fn fetch(&mut self, contribution: &Contribution) -> Result<Sum, Trouble> {
         let coordinator = self.plan.coordinator.clone();
         let gateway = self.gateway_of(&contribution.domain);
-        if !self.is_up(&gateway, &coordinator) || self.nodes[&gateway].frozen {
+        if !self.is_up(&gateway, &coordinator) || self.nodes[&gateway].frozen.is_some() {
             return Err(Trouble::Missing("out of reach"));
         }
         let shelf = &self.nodes[&gateway].shelf;

@@ -85,7 +85,8 @@ pub struct Node {
     pub incarnation: u64,
     /// Its monotonic clock: what it showed, and when.
     origin: (Micros, Micros),
-    pub frozen: bool,
+    /// Since when it is stopped.
+    pub frozen: Option<Micros>,
     pub slow: bool,
     backlog: VecDeque<Happening>,
     pub seen: Seen,
@@ -140,7 +141,7 @@ impl World {
             life: 0,
             incarnation: 0,
             origin: Default::default(),
-            frozen: false,
+            frozen: None,
             slow: false,
             backlog: VecDeque::new(),
             seen: Seen::new(&plan, id.clone()),
@@ -248,7 +249,7 @@ impl World {
         self.now = at;
         self.steps += 1;
         if let Some(node) = self.target(&happening)
-            && self.nodes[&node].frozen
+            && self.nodes[&node].frozen.is_some()
         {
             let node = self.nodes.get_mut(&node).expect("it is in the plan");
             node.backlog.push_back(happening);
@@ -495,7 +496,7 @@ impl World {
         if !node.alive {
             return;
         }
-        (node.alive, node.frozen) = (false, false);
+        (node.alive, node.frozen) = (false, None);
         node.process += 1;
         node.life += 1;
         node.term += 1;
@@ -516,9 +517,10 @@ impl World {
 
     fn thaw(&mut self, id: &NodeId) {
         let node = self.nodes.get_mut(id).expect("it is in the plan");
-        if !std::mem::replace(&mut node.frozen, false) {
+        let Some(since) = node.frozen.take() else {
             return;
-        }
+        };
+        self.check.witness.on_thaw(id, self.now.since(since));
         let backlog = std::mem::take(&mut node.backlog);
         // In their order, one after another, before anything new.
         for happening in backlog {
