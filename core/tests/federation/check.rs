@@ -15,7 +15,7 @@ use tombolo_core::plan::Plan;
 use tombolo_core::tensor::Hash;
 use tombolo_core::time::Micros;
 use tombolo_core::view::View;
-use tombolo_core::wire::{Contribution, Train};
+use tombolo_core::wire::{Commit, Contribution, Train};
 
 use crate::storm::Fault;
 use crate::witness::Witness;
@@ -285,6 +285,17 @@ impl Checker {
     pub fn on_commit(&mut self, round: Round, hash: Hash) {
         let before = self.models.insert(round, hash);
         assert_eq!(before, None, "ROUND-5: round {round} is committed once");
+    }
+
+    /// What is announced is on disk before.
+    pub fn on_announced(&self, commit: &Commit) {
+        let known = self.models.get(&commit.round);
+        assert_eq!(
+            known,
+            Some(&commit.hash),
+            "ROUND-5: round {} is announced and not recorded like that",
+            commit.round
+        );
     }
 
     pub fn on_note(&mut self, contribution: &Contribution) {

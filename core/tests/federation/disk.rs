@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tombolo_core::coordinator::{Committed, Message, Noted, Resumed, Weighing};
 use tombolo_core::event::{Event, RoundRecord};
-use tombolo_core::ids::DomainId;
+use tombolo_core::ids::{Attempt, DomainId, Round};
 use tombolo_core::tensor::Hash;
 use tombolo_core::view::View;
 use tombolo_core::wire::Contribution;
@@ -69,6 +69,12 @@ impl Disk {
             noted: noted.collect(),
         });
         (self.committed.clone(), resumed)
+    }
+
+    /// Whether a contribution would survive a restart.
+    pub fn is_noted(&self, round: Round, domain: &DomainId, attempt: Attempt) -> bool {
+        let noted = self.noted.get(domain);
+        noted.is_some_and(|(noted, _)| (noted.round, noted.attempt) == (round, attempt))
     }
 
     /// The journal's copy of a contribution.
@@ -213,7 +219,7 @@ impl World {
             } else if fate == 1 || !far {
                 self.disk.flying.remove(&number);
             } else {
-                let later = Duration::from_micros(self.rng.below(2_000_000));
+                let later = Duration::from_micros(self.rng.below(4_000_000));
                 self.at(self.now + later, Happening::Written(number));
             }
         }

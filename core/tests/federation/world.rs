@@ -119,7 +119,9 @@ pub struct World {
     pub check: Checker,
     pub finished: Option<Finished>,
     pub faults: Vec<(u64, Fault)>,
-    /// Faults strike, and work fails now and then.
+    /// Faults strike until then.
+    pub until: Micros,
+    /// Work fails now and then, and takes its time.
     pub storm: bool,
     /// When the last thing went wrong.
     pub calm_since: Micros,
@@ -170,6 +172,7 @@ impl World {
             wake: 0,
             finished: None,
             storm: until_ms > 0,
+            until: Micros(until_ms * 1000),
             calm_since: Micros(0),
             steps: 0,
             faults: Vec::new(),
@@ -712,6 +715,16 @@ impl World {
     pub fn events(&mut self, node: &NodeId, events: Vec<Event>) {
         let now = self.local(node);
         for event in events {
+            if let Event::Acknowledged {
+                round,
+                domain,
+                attempt,
+                ..
+            } = &event
+            {
+                let noted = self.disk.is_noted(*round, domain, *attempt);
+                assert!(noted, "ROUND-3: acknowledged and not noted: {event:?}");
+            }
             self.check.on_event(self.now, now, node, &event);
         }
     }
