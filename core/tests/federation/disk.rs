@@ -1,7 +1,6 @@
 //! The coordinator's disk: what was written down, and what is being written. A crash decides which of the latter is there.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use tombolo_core::coordinator::{Committed, Message, Noted, Resumed, Weighing};
 use tombolo_core::event::{Event, RoundRecord};
@@ -216,11 +215,14 @@ impl World {
             let far = matches!(self.disk.flying[&number].2, Write::View(_) | Write::End(..));
             if fate == 0 {
                 self.written(number);
-            } else if fate == 1 || !far {
-                self.disk.flying.remove(&number);
-            } else {
-                let later = Duration::from_micros(self.rng.below(4_000_000));
-                self.at(self.now + later, Happening::Written(number));
+            } else if let Some(write) = self.disk.flying.remove(&number)
+                && fate == 2
+                && far
+            {
+                self.disk.writes += 1;
+                let number = self.disk.writes;
+                self.disk.flying.insert(number, write);
+                self.after(0, 6_000, Happening::Written(number));
             }
         }
     }
