@@ -10,6 +10,7 @@
 
 mod check;
 mod disk;
+mod lives;
 mod mutants;
 mod net;
 #[path = "../../src/plan/samples.rs"]
