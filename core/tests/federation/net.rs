@@ -365,6 +365,7 @@ impl World {
         for effect in out.effects {
             match effect {
                 Effect::Send(beat) => self.put_beat(link, side, beat),
+                Effect::Crossed(_) => {}
                 Effect::Redial => self.dial(link, 0, 1),
                 Effect::Verdict(verdict) => self.verdict(link, side, verdict),
             }
