@@ -143,9 +143,9 @@ impl Bench {
     fn measure(&mut self, measure: Measure) -> Measured {
         let result = self.measures(&measure);
         Measured {
+            token: measure.token,
             round: measure.round,
             node: measure.node,
-            key: measure.region.key,
             result: result.map_err(Text::from),
         }
     }
@@ -155,6 +155,7 @@ impl Bench {
             epoch: measure.epoch,
             round: measure.round,
             attempt: 0,
+            token: 0,
         };
         self.readers.expect(&measure.region, header)?;
         let mut measures = Vec::with_capacity(measure.slices.len());
@@ -181,6 +182,7 @@ impl Bench {
     fn fold(&mut self, fold: Fold) -> Folded {
         let result = self.folds(&fold);
         Folded {
+            token: fold.token,
             round: fold.round,
             attempt: fold.attempt,
             slices: fold.slices,
@@ -194,6 +196,7 @@ impl Bench {
             epoch: fold.epoch,
             round: fold.round,
             attempt: 0,
+            token: 0,
         };
         for term in &fold.terms {
             self.readers
@@ -222,6 +225,7 @@ impl Bench {
                 epoch: fold.epoch,
                 round: fold.round,
                 attempt: fold.attempt,
+                token: fold.token,
             },
         );
         let mut elements = output.f32s_mut();
@@ -266,6 +270,7 @@ impl Bench {
             epoch: gather.epoch,
             round: gather.round,
             attempt: gather.attempt,
+            token: gather.token,
         };
         for (slice, region) in &gather.parts {
             let blame = |reason| (region.owner.clone(), reason);
@@ -289,6 +294,7 @@ impl Bench {
             epoch: collect.epoch,
             round: collect.round,
             attempt: 0,
+            token: 0,
         };
         for term in &collect.terms {
             self.readers
@@ -399,6 +405,7 @@ pub fn read_model(
             epoch: 0,
             round: model.round,
             attempt: 0,
+            token: 0,
         },
     )?;
     let mut hasher = blake3::Hasher::new();
