@@ -212,6 +212,7 @@ impl Node {
         attempt: Attempt,
         question: impl Fn(Reply<collective::Gathered>) -> collective::Message + Send + 'static,
     ) {
+        let term = self.term;
         let (collective, own) = (self.setup.collective.clone(), self.me().clone());
         let term = self.term;
         let gathered = async move {

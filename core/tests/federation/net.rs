@@ -368,6 +368,8 @@ impl World {
                 Effect::Crossed(_) => {}
                 Effect::Redial => self.dial(link, 0, 1),
                 Effect::Verdict(verdict) => self.verdict(link, side, verdict),
+                // For the clocks, which no machine here looks at.
+                Effect::Crossed(_) => {}
             }
         }
     }
