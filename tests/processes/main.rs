@@ -2,9 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod chaos;
 #[allow(dead_code, reason = "shared with another test")]
 #[path = "../cli/fixture.rs"]
 mod fixture;
 mod fleet;
 mod kills;
 mod leave;
+mod replay;
