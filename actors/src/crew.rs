@@ -97,6 +97,15 @@ pub struct Crew {
     env: Arc<dyn Env>,
 }
 
+/// The last word of a node to its peers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Farewell {
+    /// It leaves; the others go on.
+    Leaves,
+    /// The run is over, for this reason; none if all rounds were run.
+    Over(String),
+}
+
 impl Crew {
     /// Waits until those peers have acknowledged all that they were told, or have left. False if one did not within `limit`.
     pub async fn settle(&self, peers: impl Fn(&NodeId) -> bool, limit: Duration) -> bool {
@@ -115,8 +124,11 @@ impl Crew {
     }
 
     /// Closes the endpoint: peers learn at once that this node leaves. What they have not acknowledged is lost to them.
-    pub fn close(&self, reason: &str) {
-        self.endpoint.close(link::LEFT, reason.as_bytes());
+    pub fn close(&self, farewell: &Farewell) {
+        match farewell {
+            Farewell::Leaves => self.endpoint.close(link::LEFT, b"this node leaves"),
+            Farewell::Over(reason) => self.endpoint.close(link::OVER, reason.as_bytes()),
+        }
     }
 
     /// The types of actors that every node has.

@@ -52,6 +52,9 @@ pub enum Message {
     Leave,
     /// Nobody leads this node any more, for this reason: it ends, and if it is a gateway its domain with it.
     GiveUp(String),
+    /// A peer has ended because the run is over, for this reason. Who leads this node speaks for it, too: it may have been out of reach when
+    /// the others were told.
+    Over(NodeId, String),
 }
 
 /// Why a node that was told to leave has left: nobody waits for it, nothing of it is needed any more.
@@ -234,6 +237,14 @@ impl Node {
         if self.setup.presence.leaves.load(Ordering::Relaxed) {
             self.leave(cx);
         }
+    }
+
+    fn give_up(&mut self, cx: &mut Cx<Self>, reason: String) {
+        let finish = Control::Finish {
+            reason: reason.as_str().into(),
+        };
+        self.step_gateway(cx, gateway::Message::Coordinator(finish));
+        let _ = self.setup.left.send(Some(reason));
     }
 
     fn leave(&mut self, cx: &mut Cx<Self>) {
@@ -424,12 +435,12 @@ impl Actor for Node {
             }
             Message::Verdict(peer, verdict) => self.verdict(cx, peer, verdict),
             Message::Leave => self.leave(cx),
-            Message::GiveUp(reason) => {
-                let finish = Control::Finish {
-                    reason: reason.as_str().into(),
-                };
-                self.step_gateway(cx, gateway::Message::Coordinator(finish));
-                let _ = self.setup.left.send(Some(reason));
+            Message::GiveUp(reason) => self.give_up(cx, reason),
+            Message::Over(peer, reason) => {
+                let leads = [self.setup.coordinator(), self.gateway_of_mine()].contains(&peer);
+                if leads && self.setup.left.borrow().is_none() {
+                    self.give_up(cx, reason);
+                }
             }
             Message::CoordinatorStarted => {
                 let mine = self.me().clone();

@@ -9,7 +9,7 @@ use tokio::sync::broadcast;
 use super::{FederationError, Ledger, Recorder, Report, StateFolder, Waiting};
 use crate::control::Control;
 use crate::world::World;
-use tombolo_actors::crew::Crew;
+use tombolo_actors::crew::{Crew, Farewell};
 pub use tombolo_actors::node::DEPARTED;
 use tombolo_actors::shell::Census;
 use tombolo_core::coordinator::Message as CoordinatorMessage;
@@ -159,6 +159,7 @@ impl Running {
             true => self.plan.round.close_limit + LEAVE_LIMIT,
             false => DRAIN_LIMIT,
         };
+        let mut is_over = false;
         let mut finished = loop {
             let gone = async {
                 if hosts_coordinator {
@@ -174,9 +175,16 @@ impl Running {
             };
             tokio::select! {
                 biased;
-                finished = ledger.finished() => break finished,
-                reason = gone => break Finished::without_rounds(reason),
+                finished = ledger.finished() => {
+                    is_over = true;
+                    break finished;
+                }
+                reason = gone => {
+                    is_over = reason != DEPARTED;
+                    break Finished::without_rounds(reason);
+                }
                 reason = &mut gives_up, if stopping.is_none() => {
+                    is_over = true;
                     self.give_up(&reason);
                     break Finished::without_rounds(reason);
                 }
@@ -199,6 +207,10 @@ impl Running {
                 }
             }
         };
+        let farewell = match is_over {
+            true => Farewell::Over(finished.reason.clone()),
+            false => Farewell::Leaves,
+        };
         if stopping == Some(Interrupt::Interrupted) && !hosts_coordinator {
             finished.reason = "interrupted".to_owned();
         }
@@ -218,7 +230,7 @@ impl Running {
             // Nobody is going to send this node away.
             (Some(_), false) => Duration::ZERO,
         };
-        if !self.wind_down(patience).await {
+        if !self.wind_down(patience, &farewell).await {
             // Its threads cannot be joined; they end with the process.
             std::mem::forget(self.world);
         }
@@ -237,7 +249,7 @@ impl Running {
     }
 
     /// Ends every node; false if one could not be ended in time.
-    async fn wind_down(&self, patience: Duration) -> bool {
+    async fn wind_down(&self, patience: Duration, word: &Farewell) -> bool {
         let everyone = async {
             for crew in self.crews.values() {
                 let mut left = crew.left.clone();
@@ -252,7 +264,7 @@ impl Running {
                 .await;
         }
         for crew in self.crews.values() {
-            crew.close("the run is over");
+            crew.close(word);
         }
         let drained = async {
             for crew in self.crews.values() {

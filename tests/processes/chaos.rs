@@ -18,12 +18,12 @@ use crate::replay;
 
 const SEED: u64 = 7;
 
-/// Rounds of some hundred milliseconds, written down on the way; a majority of both is enough. Everyone may be missed for a moment.
+/// Trainings are written down on the way; a majority of both is enough. Everyone may be missed for a moment.
 const ARCHIPELAGO: &str = r#"
     [federation]
     name = "archipelago"
     rounds = ROUNDS
-    sync_every = 1500
+    sync_every = STEPS
     seed = 7
     [run]
     kernels = "portable"
@@ -57,8 +57,9 @@ const ARCHIPELAGO: &str = r#"
     snapshot = "50ms"
 "#;
 
-fn archipelago(rounds: u64) -> String {
-    ARCHIPELAGO.replace("ROUNDS", &rounds.to_string())
+fn archipelago(rounds: u64, steps: u64) -> String {
+    let text = ARCHIPELAGO.replace("ROUNDS", &rounds.to_string());
+    text.replace("STEPS", &steps.to_string())
 }
 
 fn topology(fleet: &Fleet) -> PathBuf {
@@ -122,8 +123,14 @@ fn killed_at_random_the_run_ends_with_the_model_that_its_counted_lists_say() {
     let kills = from_environment("TOMBOLO_KILLS", 8);
     let rounds = (kills * 3 / 5).max(10);
     let began = now();
-    let mut fleet = Fleet::start(&archipelago(rounds));
+    let mut fleet = Fleet::start(&archipelago(rounds, 1500));
     let (nodes, coordinator) = (fleet.nodes(), fleet.coordinator());
+    let roles = ["coordinator", "gateways", "nodes"];
+    let role_of = |node: &String| match node {
+        node if *node == coordinator => roles[0],
+        node if node.ends_with("/gate") => roles[1],
+        _ => roles[2],
+    };
     let mut rng = Rng::derive(SEED, &[b"kills"]);
     // After which round each comes; the last round is left for everybody to come back.
     let mut moments: Vec<u64> = (0..kills).map(|_| rng.below(rounds - 1)).collect();
@@ -131,7 +138,9 @@ fn killed_at_random_the_run_ends_with_the_model_that_its_counted_lists_say() {
     let mut killed: BTreeMap<&str, u64> = BTreeMap::new();
     for round in moments {
         until_ended(&mut fleet, round);
-        let node = nodes[rng.below(nodes.len() as u64) as usize].clone();
+        let role = roles[rng.below(3) as usize];
+        let of_role: Vec<&String> = nodes.iter().filter(|node| role_of(node) == role).collect();
+        let node = of_role[rng.below(of_role.len() as u64) as usize].clone();
         // Somewhere in training, report, fold or commit.
         let moment = Duration::from_millis(rng.below(700));
         assert!(
@@ -142,11 +151,6 @@ fn killed_at_random_the_run_ends_with_the_model_that_its_counted_lists_say() {
         fleet.signal(&node, Signal::KILL);
         assert_eq!(fleet.end(&node).status.unwrap().code(), None, "{node}");
         fleet.begin(&node);
-        let role = match &node {
-            node if *node == coordinator => "coordinator",
-            node if node.ends_with("/gate") => "gateways",
-            _ => "nodes",
-        };
         *killed.entry(role).or_default() += 1;
     }
     let records = finish(fleet);
@@ -170,14 +174,19 @@ fn a_stopped_node_is_waited_for_by_no_round_and_counted_again_when_it_goes_on() 
     const NODE: &str = "plant/d";
     let freeze = Duration::from_secs(from_environment("TOMBOLO_FREEZE_S", 0));
     let began = now();
-    let mut fleet = Fleet::start(&archipelago(900_000));
+    let mut fleet = Fleet::start(&archipelago(900_000, 400));
     fleet.until_state(NODE, "active");
     fleet.more_rounds(1);
     let stopped = now();
     fleet.signal(NODE, Signal::STOP);
-    // Out of the count, and then out of the view.
-    fleet.until_state(NODE, "evicted");
-    fleet.more_rounds(2);
+    // Out of the count, and then out of the view; `status` would wait for an answer of its.
+    let evicted = format!("NodeEvicted {{ node: {NODE}");
+    let coordinator = fleet.coordinator();
+    fleet
+        .process(&coordinator)
+        .until(&evicted, |seen| seen.errors().contains(&evicted));
+    let rounds = ended(&fleet);
+    fleet.until_true("more rounds", |fleet| ended(fleet) >= rounds + 2);
     fleet.until_true("the time", |_| stopped.elapsed() >= freeze);
     let stood_still = stopped.elapsed();
     let without = fleet.rounds();
@@ -195,7 +204,6 @@ fn a_stopped_node_is_waited_for_by_no_round_and_counted_again_when_it_goes_on() 
         fleet.rounds().last().is_some_and(is_counted)
     });
     let (topology, commits) = (topology(&fleet), commits(&fleet));
-    let coordinator = fleet.coordinator();
     let outputs = fleet.stop();
     let records = replay::records(&commits);
     replay::equals(&topology, &records);
