@@ -42,8 +42,8 @@ pub use recorder::Recorder;
 pub use report::Report;
 pub use running::{DEPARTED, Interrupt, NOT_DRAINED, Running};
 pub use state::{StateError, StateFolder};
+pub use tombolo_core::waiting::named;
 pub(crate) use waiting::Waiting;
-pub use waiting::named;
 
 /// Events that a slow listener may fall behind before it misses some.
 const EVENTS_KEPT: usize = 8192;

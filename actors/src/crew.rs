@@ -25,6 +25,7 @@ use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::view::Seen;
+use tombolo_core::waiting::Patience;
 use tombolo_fabric::Device;
 
 /// Makes the rule; called once for each life of the aggregator's actor, on its arbiter, where a user's own actor starts, too.
@@ -285,7 +286,8 @@ impl Crew {
         let company = Arc::new(SetOnce::new());
         let (left_sender, left) = watch::channel(None);
         let seen = Arc::new(Mutex::new(Seen::new(&plan, me.clone())));
-        let presence: Arc<node::Presence> = Arc::default();
+        let patience = Patience::new(&plan, &me, stage.env.now());
+        let presence = Arc::new(node::Presence::new(patience));
         let node = {
             let setup = node::Setup {
                 stage: stage.clone(),

@@ -72,6 +72,8 @@ pub enum Event {
     NodeStarted { node: NodeId, address: String },
     /// A node waits for others that it needs; said soon, then ever more rarely.
     NodeWaits(Wait),
+    /// A node reached nobody who leads it for as long as it is patient: it ends, and if it is a gateway its domain with it.
+    GaveUp { node: NodeId, reason: String },
     /// A link carries frames.
     LinkUp { node: NodeId, peer: NodeId },
     /// A link does not any more.

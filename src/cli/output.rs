@@ -9,9 +9,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::{Common, Exit, Format};
 use tombolo::FederationError;
 use tombolo::federation::{DEPARTED, Ledger, NOT_DRAINED, StateError, named, state_word};
-use tombolo::identity::show::span;
 use tombolo_core::event::{Event, Finished, RoundRecord, Wait};
-use tombolo_core::text::{is_hidden, visible};
+use tombolo_core::text::{is_hidden, span, visible};
 
 /// How often the bar moves while nothing happens.
 const TICK: Duration = Duration::from_millis(125);

@@ -9,6 +9,7 @@ use serde::Serialize;
 use tombolo_actors::identity::IdentityError;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::{DomainPlan, Plan};
+use tombolo_core::text::span;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::bundle::{Bundle, Role};
@@ -238,14 +239,4 @@ fn check_leaf(
         .verify(certificate, &[], then, Role::Server)
         .map(drop)
         .map_err(|fault| fault.to_string())
-}
-
-/// `6 d 3 h`, `3 h 20 min`, `20 min` or `90 s`.
-pub fn span(seconds: u64) -> String {
-    match seconds {
-        0..=119 => format!("{seconds} s"),
-        120..=3_599 => format!("{} min", seconds / 60),
-        3_600..=86_399 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
-        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
-    }
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests say with a panic what went wrong")]
 
+mod abandoned;
 mod actors;
 mod checkpoint;
 mod crash_points;
