@@ -263,7 +263,7 @@ impl Crew {
         let checkpoint = {
             let (stage, pool) = (stage.clone(), pool.clone());
             supervise(&stage.clone(), Class::Node, me.as_str(), move |_| {
-                Checkpoint::new(stage.clone(), configuration, pool.clone())
+                Checkpoint::new(stage.clone(), configuration, pool.clone()).of_run(run)
             })
         };
         let known_links = Arc::new(OnceLock::new());

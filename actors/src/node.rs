@@ -6,7 +6,7 @@
 mod as_gateway;
 mod as_member;
 mod bench;
-mod keep;
+pub mod keep;
 mod obtain;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -304,6 +304,10 @@ pub fn trouble(event: &Event) -> Option<String> {
         Event::DomainDropped { domain, reason, .. } => {
             format!("domain {domain} is out: {reason}")
         }
+        Event::TurnedAway { domain, reason, .. } => {
+            format!("domain {domain} was sent away: {reason}")
+        }
+        Event::GaveUp { reason, .. } => reason.clone(),
         Event::Stalled { domain, chain, .. } => {
             format!("work stands still in domain {domain}: {}", chain.join(", "))
         }
@@ -488,6 +492,15 @@ mod tests {
             Event::DomainDropped {
                 domain: "hq".parse().unwrap(),
                 round,
+                reason: reason.clone(),
+            },
+            Event::TurnedAway {
+                domain: "hq".parse().unwrap(),
+                why: tombolo_core::event::Misfit::Past,
+                reason: reason.clone(),
+            },
+            Event::GaveUp {
+                node: node.clone(),
                 reason: reason.clone(),
             },
             Event::ActorRestarted {

@@ -10,6 +10,7 @@ mod dropout;
 mod duplicate;
 mod faults;
 mod membership;
+mod node_crash_points;
 mod nodes;
 mod probe;
 mod restart;

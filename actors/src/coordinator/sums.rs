@@ -1,5 +1,7 @@
 //! The sums of domains: where their bytes come from, the fold over them, and the copy of them that the journal keeps.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +15,7 @@ use crate::shell::Handle;
 use crate::slab::SlabMut;
 use tombolo_core::coordinator::FoldError;
 use tombolo_core::fold::{self, ByteFold};
+use tombolo_core::ids::DomainId;
 use tombolo_core::tensor::Hash;
 use tombolo_core::wire::{CHUNK_ELEMENTS, Contribution, Object};
 
@@ -40,9 +43,13 @@ enum Trouble {
     Wrong(FoldError),
 }
 
-/// The mean over domains.
+/// What is wrong with the journal's copy of a domain's sum, by domain: it is asked for again.
+type Spoilt = RefCell<BTreeMap<DomainId, String>>;
+
+/// The mean over domains. A sum whose copy in the journal is damaged comes from its sender once more, if that is still there.
 pub(super) async fn fold(setup: &Setup, domains: &[Domain]) -> Result<SlabMut, FoldError> {
-    patiently(setup, async || fold_once(setup, domains).await).await
+    let spoilt = Spoilt::default();
+    patiently(setup, async || fold_once(setup, domains, &spoilt).await).await
 }
 
 /// Writes the bytes of one contribution into the journal.
@@ -75,18 +82,24 @@ async fn patiently<T>(
 }
 
 /// The left fold over domains by name, chunk by chunk, each chunk verified before it is folded.
-async fn fold_once(setup: &Setup, domains: &[Domain]) -> Result<SlabMut, Trouble> {
+async fn fold_once(setup: &Setup, domains: &[Domain], spoilt: &Spoilt) -> Result<SlabMut, Trouble> {
     let mut sources = Vec::new();
     for domain in domains {
-        sources.push(source(setup, domain).await?);
+        let (Contribution { domain: id, .. }, _) = domain;
+        let known = spoilt.borrow().get(id).cloned();
+        sources.push(source(setup, domain, known).await?);
     }
     let mut sum = setup.pool.take(setup.layout.len());
     for (index, chunk) in sum.chunks_mut(CHUNK_ELEMENTS).enumerate() {
         for (position, ((contribution, _), source)) in domains.iter().zip(&mut sources).enumerate()
         {
-            let pieces = source
-                .chunk(setup, contribution, index, chunk.len())
-                .await?;
+            let pieces = source.chunk(setup, contribution, index, chunk.len()).await;
+            let pieces = match (pieces, &source) {
+                (Err(trouble), Source::Kept(..)) => {
+                    return Err(spoil(contribution, trouble, spoilt));
+                }
+                (pieces, _) => pieces?,
+            };
             let blame = |error: fold::FoldError| wrong(contribution, error.to_string());
             let power = fold::power(contribution.exponent).map_err(blame)?;
             let mut term = if position == 0 {
@@ -109,7 +122,7 @@ async fn fold_once(setup: &Setup, domains: &[Domain]) -> Result<SlabMut, Trouble
 
 async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<(), Trouble> {
     let (contribution, _) = domain;
-    let mut source = source(setup, domain).await?;
+    let mut source = source(setup, domain, None).await?;
     if matches!(source, Source::Kept(..)) {
         return Ok(());
     }
@@ -132,6 +145,17 @@ async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<(), Trouble> 
     Ok(())
 }
 
+/// The journal's copy is of no use: it is not looked at again.
+fn spoil(contribution: &Contribution, trouble: Trouble, spoilt: &Spoilt) -> Trouble {
+    let (Trouble::Missing(error) | Trouble::Wrong(error)) = trouble;
+    if let FoldError::Domain(domain, reason) = &error {
+        tracing::warn!(%domain, reason, "the journal's copy of a sum is damaged: its sender is asked for it again");
+        let (domain, reason) = (contribution.domain.clone(), reason.clone());
+        spoilt.borrow_mut().insert(domain, reason);
+    }
+    Trouble::Missing(error)
+}
+
 fn wrong(contribution: &Contribution, reason: String) -> Trouble {
     Trouble::Wrong(FoldError::Domain(contribution.domain.clone(), reason))
 }
@@ -140,20 +164,28 @@ fn missing(contribution: &Contribution, reason: String) -> Trouble {
     Trouble::Missing(FoldError::Domain(contribution.domain.clone(), reason))
 }
 
-async fn source(setup: &Setup, (contribution, link): &Domain) -> Result<Source, Trouble> {
+/// Where a sum comes from: the journal, unless its copy is known to be spoilt.
+async fn source(
+    setup: &Setup,
+    (contribution, link): &Domain,
+    spoilt: Option<String>,
+) -> Result<Source, Trouble> {
     let (env, noted) = (setup.stage.env.as_ref(), contribution.clone());
     let files = env.files();
     let kept = work(env, Work::Bytes(0), move || {
         checkpoint::is_kept(files.as_ref(), &noted)
     });
-    if kept.await.is_ok_and(|kept| kept) {
+    if spoilt.is_none() && kept.await.is_ok_and(|kept| kept) {
         return Ok(Source::Kept(
             env.files(),
             checkpoint::journal(contribution).into(),
         ));
     }
     let object = Object::Contribution(contribution.round, contribution.attempt);
-    let blame = |reason: String| missing(contribution, reason);
+    let blame = |reason: String| {
+        let also = spoilt.as_ref().map(|spoilt| format!("{spoilt}; "));
+        missing(contribution, also.unwrap_or_default() + &reason)
+    };
     let Some(link) = link else {
         let here = setup.shelf.find(object).map(Source::Here);
         return here.ok_or_else(|| blame("its own gateway has lost it".into()));
