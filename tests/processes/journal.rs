@@ -12,21 +12,25 @@ use crate::fleet::Fleet;
 /// Rounds in which the coordinator may be killed too late.
 const ATTEMPTS: u64 = 40;
 
+/// A model whose outer step and evaluation take a while.
 fn topology() -> String {
-    archipelago(900_000, 100).replace(
+    let text = archipelago(900_000, 3).replace(
         "grace = \"1s\"",
         "grace = \"1s\"\n    close_limit = \"15s\"\n    durability = \"journal\"",
-    )
+    );
+    let large = "trainer = \"digits-mlp\"\n    hidden = 4096";
+    text.replace("trainer = \"digits-softmax\"", large)
+}
+
+fn list(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect()
 }
 
 /// The journal's copies of one domain's sum in the round that is open.
 fn copies(notes: &Path, domain: &str) -> Vec<PathBuf> {
-    let list = |folder: &Path| {
-        let entries = std::fs::read_dir(folder).into_iter().flatten();
-        entries
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .collect::<Vec<_>>()
-    };
     let folders = list(notes).into_iter().flat_map(|round| list(&round));
     let of_domain = folders.filter(|path| {
         let name = path.file_name().unwrap().to_string_lossy();
@@ -43,7 +47,13 @@ fn spoil(fleet: &mut Fleet, domain: &str) -> u64 {
     let coordinator = fleet.coordinator();
     let notes = commits(fleet).with_file_name("notes");
     for _ in 0..ATTEMPTS {
-        while copies(&notes, domain).is_empty() {
+        let is_noted = || {
+            let noted = list(&notes).into_iter();
+            noted
+                .map(|round| round.join(format!("contribution-{domain}.json")))
+                .any(|note| note.exists())
+        };
+        while !is_noted() {
             let alive = !fleet
                 .process(&coordinator)
                 .ended_within(Duration::from_millis(1));
