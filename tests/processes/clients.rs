@@ -21,10 +21,10 @@ const LOOK: Duration = Duration::from_millis(10);
 const LOOKS: u32 = 30_000;
 
 /// What the coordinator's process may hold beside what it holds for each node, in KiB: libraries, the digits, models, caches of the allocator.
-const MEMORY_BASE: u64 = 150 << 10;
+const MEMORY_BASE: u64 = 64 << 10;
 
 /// What it may hold for each node: a link, a heartbeat, a connection with its buffers.
-const MEMORY_EACH: u64 = 512;
+const MEMORY_EACH: u64 = 192;
 
 /// Lines that a coordinator may say while everybody comes back, however many they are.
 const LINES_MAX: usize = 20;

@@ -530,7 +530,7 @@ fn what_is_not_acceptable_is_refused_and_nobody_waits_for_it() {
 
 #[test]
 fn a_contribution_that_cannot_be_noted_is_refused_with_the_reason() {
-    let mut run = Run::weighed(plan(&[1, 1]));
+    let mut run = Run::weighed(some(&[1, 1], 1, 1));
     run.contribute(0, 0, &["d0/n0"]);
     let effects = run.tell(Message::Noted(1, d(0), 0, Err("disk full".into())));
     let [
@@ -550,6 +550,19 @@ fn a_contribution_that_cannot_be_noted_is_refused_with_the_reason() {
         !run.contribute(0, 0, &["d0/n0"]).is_empty(),
         "it may be offered again"
     );
+}
+
+/// A disk that takes nothing is told at once, whatever the deadline.
+#[test]
+fn a_round_that_cannot_be_noted_is_not_waited_for() {
+    let mut run = Run::weighed(plan(&[1, 1]));
+    run.contribute(0, 0, &["d0/n0"]);
+    run.tell(Message::Noted(1, d(0), 0, Err("disk full".into())));
+    let record = run.last_record();
+    assert_eq!(record.state, RoundState::Aborted);
+    assert!(record.reason.contains("disk full"), "{}", record.reason);
+    let named = |event: &Event| matches!(event, Event::DomainDropped { domain, reason, .. } if *domain == d(0) && reason.contains("disk full"));
+    assert!(run.events.iter().any(named), "{:?}", run.events);
 }
 
 #[test]
