@@ -10,7 +10,7 @@ pub mod keep;
 mod obtain;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -66,6 +66,8 @@ pub const DEPARTED: &str = "it left as it was told to";
 pub struct Presence {
     joined: AtomicBool,
     leaves: AtomicBool,
+    /// How often it became its domain's gateway.
+    terms: AtomicU64,
     patience: Mutex<Patience>,
 }
 
@@ -75,6 +77,7 @@ impl Presence {
         Presence {
             joined: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
+            terms: AtomicU64::new(0),
             patience: Mutex::new(patience),
         }
     }
@@ -150,6 +153,8 @@ pub struct Node {
     own: Handle<Message>,
     member: Option<Member>,
     gateway: Option<Gateway>,
+    /// Which of this node's terms as a gateway it is.
+    term: u64,
     gateway_wakes: bool,
     /// It is looked again whether anybody leads.
     patience_wakes: bool,
@@ -167,6 +172,7 @@ impl Node {
             own,
             member: None,
             gateway: None,
+            term: 0,
             gateway_wakes: false,
             patience_wakes: false,
             up: BTreeSet::new(),
