@@ -27,7 +27,7 @@ const ABORTED: [Round; 2] = [3, 6];
 /// After this one the coordinator is restarted, whatever else happens.
 const RESTART: Round = 4;
 
-const FAILURES: [Failure; 8] = [
+pub const FAILURES: [Failure; 8] = [
     Failure::Crash(Loss::Nothing),
     Failure::Crash(Loss::Everything),
     Failure::Crash(Loss::Contents),
