@@ -5,11 +5,14 @@
 mod actors;
 mod checkpoint;
 mod crash_points;
+mod crowd;
 mod dropout;
 mod duplicate;
+mod evictions;
 mod faults;
 mod membership;
 mod nodes;
+mod partitions;
 mod probe;
 mod restart;
 mod seeds;

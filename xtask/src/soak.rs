@@ -64,6 +64,14 @@ const PROOFS: &[Proof] = &[
         profiles: Profiles::ReleaseAndDebug,
     },
     Proof {
+        name: "partitions",
+        shows: "Six domains cut in two in every way, both ways and one way: at most one commit of a round, and one within two deadlines of healing.",
+        target: &["--test", "sim"],
+        test: "partitions::however_six_domains_are_cut_no_round_is_committed_twice_and_all_heals",
+        variables: &[],
+        profiles: Profiles::Release,
+    },
+    Proof {
         name: "thousand",
         shows: "One federation of a thousand nodes for a virtual minute: real actors, QUIC and TLS on one thread.",
         target: &["--test", "scale"],
