@@ -135,9 +135,9 @@ impl Bench {
     fn measure(&mut self, measure: Measure) -> Measured {
         let result = self.measures(&measure);
         Measured {
+            token: measure.token,
             round: measure.round,
             node: measure.node,
-            key: measure.region.key,
             result: result.map_err(Text::from),
         }
     }
@@ -147,6 +147,7 @@ impl Bench {
             epoch: measure.epoch,
             round: measure.round,
             attempt: 0,
+            token: 0,
         };
         self.readers.expect(&measure.region, header)?;
         let mut measures = Vec::with_capacity(measure.slices.len());
@@ -173,6 +174,7 @@ impl Bench {
     fn fold(&mut self, fold: Fold) -> Folded {
         let result = self.folds(&fold);
         Folded {
+            token: fold.token,
             round: fold.round,
             attempt: fold.attempt,
             slices: fold.slices,
@@ -186,6 +188,7 @@ impl Bench {
             epoch: fold.epoch,
             round: fold.round,
             attempt: 0,
+            token: 0,
         };
         for term in &fold.terms {
             self.readers
@@ -214,6 +217,7 @@ impl Bench {
                 epoch: fold.epoch,
                 round: fold.round,
                 attempt: fold.attempt,
+                token: fold.token,
             },
         );
         let mut elements = output.f32s_mut();
@@ -258,6 +262,7 @@ impl Bench {
             epoch: gather.epoch,
             round: gather.round,
             attempt: gather.attempt,
+            token: gather.token,
         };
         for (slice, region) in &gather.parts {
             let blame = |reason| (region.owner.clone(), reason);
@@ -322,6 +327,7 @@ pub fn read_model(
             epoch: 0,
             round: model.round,
             attempt: 0,
+            token: 0,
         },
     )?;
     let mut hasher = blake3::Hasher::new();

@@ -16,6 +16,7 @@
 //! * [`link`], [`heartbeat`], [`ladder`], [`member`], [`gateway`], [`coordinator`]: the state machines of a connection, of a peer's
 //!   liveness and what its silence leads to, of a node, of its domain and of the federation.
 //! * [`waiting`]: how long a node waits for others.
+//! * [`mutants`]: bugs planted on purpose, for the tests of the tests.
 //! * [`trainer`]: what a user's model must do.
 
 #![forbid(unsafe_code)]
@@ -33,6 +34,7 @@ pub mod link;
 pub mod machine;
 pub mod member;
 pub mod membership;
+pub mod mutants;
 pub mod outer;
 pub mod plan;
 pub mod rng;

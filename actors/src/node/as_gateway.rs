@@ -1,6 +1,7 @@
 //! The gateway side of a node: what its [`Gateway`] decides, and the two regions of the domain's model.
 
 use super::Node;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::obtain::obtain;
@@ -76,8 +77,12 @@ impl Node {
         let layout = self.setup.layout.clone();
         let patience = plan.heartbeat.limit() * STALL_LIMITS
             + STALL_PER_BYTE * u32::try_from(layout.len() * 4).unwrap_or(u32::MAX);
-        let gateway = Gateway::new(domain.id.clone(), ranks, layout);
+        self.term = 1 + self.setup.presence.terms.fetch_add(1, Ordering::Relaxed);
+        let tokens = self.setup.stage.env.rng(&format!("gateway {}", self.term));
+        let gateway = Gateway::new(domain.id.clone(), ranks, layout, tokens);
         self.gateway = Some(gateway.patient(patience));
+        // What an earlier term wished for; what it has under way is thrown away when it comes.
+        self.obtain = None;
         let view = self.setup.seen().view().clone();
         self.step_gateway(cx, gateway::Message::View(view));
     }
@@ -183,7 +188,7 @@ impl Node {
                 self.obtain_next(cx);
             }
             gateway::Effect::Gather(gather) => {
-                let (round, attempt) = (gather.round, gather.attempt);
+                let (round, attempt, term) = (gather.round, gather.attempt, self.term);
                 let (collective, own) = (self.setup.collective.clone(), self.me().clone());
                 let gathered = async move {
                     let question = |reply| collective::Message::Gather(gather.clone(), reply);
@@ -191,6 +196,9 @@ impl Node {
                     gathered.unwrap_or_else(|error| Err((own, format!("its collective: {error}"))))
                 };
                 later(cx, gathered, move |node, gathered, cx| {
+                    if node.term != term {
+                        return;
+                    }
                     // What the coordinator may still fetch stays until the new sum takes its place.
                     let offered = node.gateway.as_ref().and_then(Gateway::offered);
                     let result = gathered.map(|(sum, chunks)| {
@@ -223,14 +231,19 @@ impl Node {
             self.shop = Some(shop);
             return;
         };
-        let setup = self.setup.clone();
+        let (setup, term) = (self.setup.clone(), self.term);
         let work = async move {
             let result = obtain(&setup, &mut shop, round, base, hash).await;
             (shop, result)
         };
         later(cx, work, move |node, (shop, result), cx| {
-            node.shop = Some(shop);
-            node.step_gateway(cx, gateway::Message::Obtained(round, result));
+            if node.term == term {
+                node.shop = Some(shop);
+                node.step_gateway(cx, gateway::Message::Obtained(round, result));
+            } else {
+                // This term's own regions are shown already, or it begins with those.
+                node.shop.get_or_insert(shop);
+            }
             node.obtain_next(cx);
         });
     }

@@ -5,6 +5,7 @@ use super::{Coordinator, Effect};
 use crate::event::Event;
 use crate::ids::{Attempt, DomainId, Round};
 use crate::machine::Context;
+use crate::mutants;
 use crate::wire::{Answer, Contribution, Control};
 
 impl Coordinator {
@@ -37,7 +38,7 @@ impl Coordinator {
             });
             return answer(cx, Answer::Late);
         };
-        if contribution.epoch != current.epoch {
+        if contribution.epoch != current.epoch && !mutants::is("stale-epoch") {
             cx.report(Event::EpochAnswered { round, from });
             let reason = format!(
                 "made in epoch {}, the round is one of epoch {}",
@@ -91,6 +92,9 @@ impl Coordinator {
         }
         current.noting.insert(domain.clone(), contribution.clone());
         cx.effect(Effect::Note(contribution));
+        if mutants::is("early-acknowledgement") {
+            self.on_noted(cx, round, domain, attempt, Ok(()));
+        }
     }
 
     pub(super) fn on_noted(
@@ -118,7 +122,9 @@ impl Coordinator {
         };
         current.noting.remove(&domain);
         let answer = match result {
-            Ok(()) if current.phase != Phase::Contributions => Answer::Late,
+            Ok(()) if current.phase != Phase::Contributions && !mutants::is("late-counts") => {
+                Answer::Late
+            }
             Ok(()) => {
                 let weight = contribution.weight;
                 cx.report(Event::Acknowledged {

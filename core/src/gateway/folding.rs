@@ -11,6 +11,7 @@ use crate::event::{Event, Objection};
 use crate::fold;
 use crate::ids::{Attempt, NodeId, Round};
 use crate::machine::Context;
+use crate::mutants;
 use crate::tensor::Hash;
 use crate::wire::{Answer, Contribution, Control, Fold, Folded, Term};
 
@@ -132,7 +133,10 @@ impl Gateway {
 
     /// Starts the fold, again if need be, over all weighed updates that can be had.
     pub(super) fn fold(&mut self, cx: &mut Context<'_, Effect>) {
-        let ranks = self.ranks.clone();
+        let (ranks, mut token) = (self.ranks.clone(), self.tokens.next_u64());
+        if mutants::is("regroup-race") {
+            token = 1;
+        }
         let Some(current) = &mut self.current else {
             return;
         };
@@ -163,6 +167,10 @@ impl Gateway {
         if terms.is_empty() {
             return;
         }
+        if mutants::is("planned-weight") {
+            let planned = current.weighed.iter().flatten();
+            weight = planned.fold(0.0, |sum, weighed| sum + weighed.weight.weight);
+        }
         if current
             .contribution
             .as_ref()
@@ -188,6 +196,7 @@ impl Gateway {
             });
         }
         current.fold = Some(Folding {
+            token,
             attempt,
             terms,
             members,
@@ -228,6 +237,7 @@ impl Gateway {
             for slices in slices.chunks(at_once) {
                 let terms = folding.terms.iter().map(|term| term.of(slices));
                 let fold = Fold {
+                    token: folding.token,
                     round: current.open.round,
                     epoch: current.open.epoch,
                     attempt: folding.attempt,
@@ -296,7 +306,7 @@ impl Gateway {
         let Some(folding) = current
             .fold
             .as_mut()
-            .filter(|folding| folding.attempt == folded.attempt)
+            .filter(|folding| folding.token == folded.token)
         else {
             return;
         };
@@ -346,6 +356,7 @@ impl Gateway {
             round: current.open.round,
             epoch: current.open.epoch,
             attempt: folding.attempt,
+            token: folding.token,
             exponent: folding.exponent,
             parts: folding
                 .done

@@ -186,9 +186,9 @@ impl World {
             other => Err(format!("found {other:?}").into()),
         };
         Measured {
+            token: measure.token,
             round: measure.round,
             node: measure.node,
-            key: measure.region.key,
             result,
         }
     }
@@ -196,6 +196,7 @@ impl World {
     fn folded(&mut self, node: &NodeId, fold: Fold) -> Folded {
         let result = self.fold_slices(node, &fold);
         Folded {
+            token: fold.token,
             round: fold.round,
             attempt: fold.attempt,
             slices: fold.slices,
@@ -226,13 +227,13 @@ impl World {
         }
         let entry = self.nodes.get_mut(node).expect("it is in the plan");
         match entry.regions.get_mut(&FOLD) {
-            Some(Content::Folded(round, attempt, slices))
-                if (*round, *attempt) == (fold.round, fold.attempt) =>
+            Some(Content::Folded(round, token, slices))
+                if (*round, *token) == (fold.round, fold.token) =>
             {
                 slices.extend(sums);
             }
             _ => {
-                let content = Content::Folded(fold.round, fold.attempt, sums);
+                let content = Content::Folded(fold.round, fold.token, sums);
                 entry.regions.insert(FOLD, content);
             }
         }
@@ -244,8 +245,8 @@ impl World {
         let mut blamed = None;
         for (slice, region) in &gather.parts {
             let part = match self.read(region) {
-                Some(Content::Folded(round, attempt, slices))
-                    if (*round, *attempt) == (gather.round, gather.attempt) =>
+                Some(Content::Folded(round, token, slices))
+                    if (*round, *token) == (gather.round, gather.token) =>
                 {
                     slices.get(slice).cloned()
                 }

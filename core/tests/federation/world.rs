@@ -44,7 +44,7 @@ pub fn label(parts: &[&[u8]]) -> Label {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
     Update(Round, Label),
-    Folded(Round, Attempt, BTreeMap<u32, Vec<(NodeId, Label)>>),
+    Folded(Round, u64, BTreeMap<u32, Vec<(NodeId, Label)>>),
     Model(Round, Hash),
 }
 
@@ -301,8 +301,9 @@ impl World {
     fn rise(&mut self, id: &NodeId) {
         let domain = self.plan.domain(&id.domain()).expect("it is in the plan");
         let ranks: Vec<NodeId> = domain.nodes.iter().map(|node| node.id.clone()).collect();
+        let tokens = Rng::new(self.rng.next_u64());
         let node = self.nodes.get_mut(id).expect("it is in the plan");
-        node.gateway = Some(Gateway::new(id.domain(), ranks, layout()));
+        node.gateway = Some(Gateway::new(id.domain(), ranks, layout(), tokens));
         let view = node.seen.view().clone();
         self.step_gateway(id, gateway::Message::View(view));
     }
