@@ -16,4 +16,5 @@ mod partitions;
 mod probe;
 mod restart;
 mod seeds;
+mod sends;
 mod storm;

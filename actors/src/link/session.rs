@@ -288,6 +288,9 @@ impl Session<'_> {
             loop {
                 let next = durable.memory().next_frame();
                 let Some((header, message)) = next else { break };
+                if self.setup.stage.env.send_fails(&self.setup.peer, &message) {
+                    return Err("a send failed".to_owned());
+                }
                 send.write_all(&header.to_bytes())
                     .await
                     .map_err(|error| error.to_string())?;
