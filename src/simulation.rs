@@ -502,6 +502,7 @@ impl Simulation {
             record: Arc::new(Record::new(checker)),
             papers: plan.nodes().map(papers).collect(),
             machines: Default::default(),
+            looks: Default::default(),
             plan,
             trainer,
             layout,

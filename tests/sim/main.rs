@@ -11,6 +11,7 @@ mod duplicate;
 mod evictions;
 mod faults;
 mod membership;
+mod mutants;
 mod nodes;
 mod partitions;
 mod probe;

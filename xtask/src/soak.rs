@@ -72,6 +72,14 @@ const PROOFS: &[Proof] = &[
         profiles: Profiles::Release,
     },
     Proof {
+        name: "mutants",
+        shows: "The test of the tests: bugs planted in the actors and in what writes to disk, and the first seed that finds each.",
+        target: &["--test", "sim"],
+        test: "mutants::each_planted_bug_is_found_within_two_hundred_seeds",
+        variables: &[],
+        profiles: Profiles::Release,
+    },
+    Proof {
         name: "thousand",
         shows: "One federation of a thousand nodes for a virtual minute: real actors, QUIC and TLS on one thread.",
         target: &["--test", "scale"],

@@ -13,6 +13,7 @@ use crate::node;
 use crate::shell::Handle;
 use tombolo_core::heartbeat::PERIODS;
 use tombolo_core::ids::NodeId;
+use tombolo_core::mutants;
 use tombolo_core::wire::{
     CONTROL_BYTES_MAX, Control, FINGERPRINT, FrameHeader, Hello, Object, ObjectHeader, VERSION,
     codec,
@@ -348,7 +349,14 @@ pub(super) fn send_object(
 ) {
     let (connection, peer) = (connection.clone(), setup.peer.clone());
     tokio::task::spawn_local(async move {
-        let _permit = permit;
+        // It goes back when the object is out.
+        let permit = match mutants::is("permit-leak") {
+            true => {
+                permit.forget();
+                None
+            }
+            false => Some(permit),
+        };
         let sent = async {
             let mut stream = connection.open_uni().await?;
             let header = ObjectHeader {
@@ -367,6 +375,7 @@ pub(super) fn send_object(
         if let Err(error) = sent.await {
             tracing::debug!(%peer, ?object, %error, "object was not sent");
         }
+        drop(permit);
     });
 }
 
