@@ -105,6 +105,8 @@ pub enum Event {
     PeerOverdue { node: NodeId, peer: NodeId },
     /// A peer closed the connection because it leaves: it is not missed.
     PeerLeft { node: NodeId, peer: NodeId },
+    /// A peer's clock is not where two sound clocks could be: one of them was stopped or set. What was known of it is forgotten.
+    ClockJumped { node: NodeId, peer: NodeId },
     /// A membership view is written down and holds.
     EpochChanged { view: View },
     /// A node is out of the view, for this long at least.

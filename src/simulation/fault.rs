@@ -154,8 +154,8 @@ pub fn stale_certificate(node: &str, stale: Stale) -> Fault {
     Fault::StaleCertificate { node, stale }
 }
 
-/// An actor of a node panics: one of [`ACTORS`](super::plan::ACTORS), or at the coordinator `Coordinator` or `Aggregate`; of `Link` and
-/// `Heartbeat` all.
+/// An actor of a node panics: one of [`ACTORS`](super::plan::ACTORS), or at the coordinator `Coordinator` or `Aggregate`; of those
+/// of each peer all.
 pub fn panic(node: &str, actor: &str) -> Fault {
     Fault::Panic {
         node: node.into(),

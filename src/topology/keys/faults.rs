@@ -148,6 +148,7 @@ static FAULT: Table = Table {
             "Checkpoint",
             "Link",
             "Heartbeat",
+            "ClockSync",
             "Coordinator",
             "Aggregate",
         ]),
