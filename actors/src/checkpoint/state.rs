@@ -247,6 +247,16 @@ fn manifest(
             ),
         ));
     }
+    // A name that has changed would make its file look as if it were not needed.
+    let known = [MODEL, OUTER];
+    if let Some(other) = manifest
+        .files
+        .keys()
+        .find(|name| !known.contains(&name.as_str()))
+    {
+        let reason = format!("it names {other:?}, a state has {known:?} and no other");
+        return Err(damaged(&path, reason));
+    }
     Ok(manifest)
 }
 
