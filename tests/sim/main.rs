@@ -2,13 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "tests say with a panic what went wrong")]
 
+mod abandoned;
 mod actors;
 mod checkpoint;
 mod crash_points;
 mod dropout;
 mod duplicate;
+mod each;
 mod faults;
 mod membership;
+mod node_crash_points;
 mod nodes;
 mod probe;
 mod restart;

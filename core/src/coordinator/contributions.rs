@@ -77,7 +77,10 @@ impl Coordinator {
             return self.check(cx);
         }
         let acceptable = match self.plan.domain(&domain) {
-            Some(plan) => current.acceptable(plan, &contribution, self.layout.len()),
+            Some(plan) => {
+                let needs = self.plan.aggregator.needs;
+                current.acceptable(plan, &contribution, self.layout.len(), needs)
+            }
             None => Err(format!("{domain} is no domain of this federation")),
         };
         if let Err(reason) = acceptable {
@@ -148,7 +151,16 @@ impl Coordinator {
             Err(reason) => {
                 let reason = format!("the coordinator could not note it: {reason}");
                 if !current.noted.contains_key(&domain) {
+                    // What is written down of nobody is waited for by nobody: a disk that takes nothing is told now, not at the deadline.
+                    for member in &contribution.members {
+                        current.failed.insert(member.clone(), reason.clone());
+                    }
                     current.dropped.insert(domain.clone(), reason.clone());
+                    cx.report(Event::DomainDropped {
+                        round,
+                        domain: domain.clone(),
+                        reason: reason.clone(),
+                    });
                 }
                 Answer::Refused(reason.into())
             }

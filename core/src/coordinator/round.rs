@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{Committed, Outcome};
-use crate::aggregate::{Report, Weight};
+use crate::aggregate::{Needs, Report, Weight};
 use crate::event::{RoundRecord, RoundState};
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::mutants;
@@ -143,6 +143,7 @@ impl Current {
         domain: &DomainPlan,
         contribution: &Contribution,
         elements: usize,
+        needs: Needs,
     ) -> Result<(), String> {
         if contribution.domain != domain.id {
             return Err(format!("it says it is from {}", contribution.domain));
@@ -176,7 +177,7 @@ impl Current {
                 contribution.exponent
             ));
         }
-        let chunks = elements.div_ceil(CHUNK_ELEMENTS);
+        let chunks = elements.div_ceil(CHUNK_ELEMENTS) * contribution.tensors(needs);
         if contribution.chunks.len() != chunks {
             return Err(format!(
                 "{} chunks where {chunks} are due",

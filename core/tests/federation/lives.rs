@@ -92,7 +92,8 @@ impl World {
         let tokens = Rng::new(self.rng.next_u64());
         let patience = self.plan.heartbeat.limit() * 4;
         let node = self.nodes.get_mut(id).expect("it is in the plan");
-        node.gateway = Some(Gateway::new(id.domain(), ranks, layout(), tokens).patient(patience));
+        let gateway = Gateway::new(id.domain(), ranks, layout(), tokens).patient(patience);
+        node.gateway = Some(gateway.for_rule(self.plan.aggregator.needs));
         node.term += 1;
         (node.gateway_wakes, node.wanted) = (false, None);
         let view = node.seen.view().clone();

@@ -27,6 +27,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tombolo_core::aggregate::Needs;
 use tombolo_core::event::RoundState;
 use tombolo_core::ids::{self, DomainId, NodeId};
 use tombolo_core::plan::{self, Plan, Quorum};
@@ -140,6 +141,10 @@ fn without_faults_everybody_is_counted_in_every_round() {
         let mut plan = samples::plan(&[3, 1, 2]);
         plan.rounds = 4;
         plan.seed = 1;
+        plan.aggregator.needs = match seed % 2 {
+            0 => Needs::Sum,
+            _ => Needs::Each,
+        };
         let mut world = World::new(plan, seed, Vec::new(), 0);
         run(&mut world);
         let finished = world.finished.as_ref().expect("it ended");

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tombolo_core::aggregate::Needs;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::{Durability, Plan, Quorum};
 use tombolo_core::rng::Rng;
@@ -87,6 +88,9 @@ pub fn plan(seed: u64, weather: Weather) -> Plan {
     let mut plan = samples::plan(&sizes);
     plan.seed = rng.below(10);
     plan.rounds = 1_000_000;
+    if plan.seed % 3 == 1 {
+        plan.aggregator.needs = Needs::Each;
+    }
     plan.round.failed_limit = 1_000_000;
     if rng.below(4) > 0 {
         plan.round.quorum = Quorum::AtLeast {

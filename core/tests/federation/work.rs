@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tombolo_core::aggregate::{Weight, check};
 use tombolo_core::coordinator::{Effect, FoldError, Message, Outcome};
-use tombolo_core::gateway::{self, Gather};
+use tombolo_core::gateway::{self, Collect, Gather};
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::member::{self, Export};
 use tombolo_core::plan::Durability;
@@ -35,6 +35,7 @@ pub enum Work {
     Measure(NodeId, Measure),
     Fold(NodeId, Fold),
     Gather(Gather),
+    Collect(Collect),
     Obtain(u64, Round, Hash),
     /// The coordinator's: fetch these and fold them, again and again until then.
     Sum(u64, Round, u32, Vec<Contribution>, Micros),
@@ -120,6 +121,10 @@ impl World {
         self.begin_work(node, 1, 30, Work::Gather(gather));
     }
 
+    pub fn collect_updates(&mut self, node: &NodeId, collect: Collect) {
+        self.begin_work(node, 1, 30, Work::Collect(collect));
+    }
+
     pub fn obtain(&mut self, node: &NodeId, round: Round, hash: Hash) {
         let entry = self.nodes.get_mut(node).expect("it is in the plan");
         if entry.obtaining.is_some() {
@@ -160,6 +165,7 @@ impl World {
                 self.send(node, &to, Control::Folded(folded));
             }
             Work::Gather(gather) => self.gathered(node, gather),
+            Work::Collect(collect) => self.collected(node, collect),
             Work::Obtain(term, round, hash) => self.obtained(node, term, round, hash),
             Work::Sum(life, round, start, contributions, until) => {
                 self.sum(life, round, start, contributions, until);
@@ -251,7 +257,11 @@ impl World {
         }
     }
 
-    fn fold_slices(&mut self, node: &NodeId, fold: &Fold) -> Result<(), (NodeId, String)> {
+    fn updates_of(
+        &mut self,
+        node: &NodeId,
+        fold: &Fold,
+    ) -> Result<BTreeMap<u32, Sum>, (NodeId, String)> {
         if self.storm && self.chance(0.01) {
             return Err((node.clone(), "no memory".into()));
         }
@@ -270,6 +280,11 @@ impl World {
             }
             sums.insert(*slice, sum);
         }
+        Ok(sums)
+    }
+
+    fn fold_slices(&mut self, node: &NodeId, fold: &Fold) -> Result<(), (NodeId, String)> {
+        let sums = self.updates_of(node, fold)?;
         let entry = self.nodes.get_mut(node).expect("it is in the plan");
         let key = entry.life * KEYS + FOLD;
         match entry.regions.get_mut(&key) {
@@ -284,6 +299,31 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// A rule that must see each update gets them one beside the other; here that is the same list of labels, announced with a hash a member.
+    fn collected(&mut self, node: &NodeId, collect: Collect) {
+        let slices = 0..collect.terms[0].checksums.len() as u32;
+        let order = Fold {
+            token: 0,
+            round: collect.round,
+            epoch: collect.epoch,
+            attempt: collect.attempt,
+            slices: slices.collect(),
+            terms: collect.terms,
+        };
+        let (round, attempt) = (collect.round, collect.attempt);
+        let sums = self.updates_of(node, &order);
+        let result = sums.map(|mut sums| {
+            let sum = sums.remove(&0).expect("a model has a slice");
+            let chunks = vec![chunk(&sum); sum.len()];
+            let entry = self.nodes.get_mut(node).expect("it is in the plan");
+            let offered = entry.gateway.as_ref().and_then(gateway::Gateway::offered);
+            entry.shelf.retain(|key, _| Some(*key) == offered);
+            entry.shelf.insert((round, attempt), sum);
+            chunks
+        });
+        self.step_gateway(node, gateway::Message::Gathered(round, attempt, result));
     }
 
     fn gathered(&mut self, node: &NodeId, gather: Gather) {
@@ -551,7 +591,8 @@ impl World {
         let Some(sum) = shelf.get(&(contribution.round, contribution.attempt)) else {
             return Err(Trouble::Missing("not on the shelf"));
         };
-        match contribution.chunks == [chunk(sum)] {
+        let tensors = contribution.tensors(self.plan.aggregator.needs);
+        match contribution.chunks == vec![chunk(sum); tensors] {
             true => Ok(sum.clone()),
             false => Err(Trouble::Wrong("not the announced bytes")),
         }

@@ -437,6 +437,7 @@ impl World {
                 gateway::Effect::Member(member, control) => self.send(id, &member, control),
                 gateway::Effect::Obtain { round, hash, .. } => self.obtain(id, round, hash),
                 gateway::Effect::Gather(gather) => self.gather(id, gather),
+                gateway::Effect::Collect(collect) => self.collect_updates(id, collect),
                 gateway::Effect::Finished(_) => {}
             }
         }
