@@ -15,8 +15,9 @@ const VICTIM: &str = "plant/c";
 /// A model of several blocks, so that each rank has slices of its own, and time enough to fold again.
 fn coast() -> Simulation {
     let text = COAST
+        .replace("rounds = 12", "rounds = 5")
         .replace("grace = \"1s\"", "grace = \"10s\"")
-        .replace("\"digits-softmax\"", "\"digits-mlp\"\n    hidden = 400");
+        .replace("\"digits-softmax\"", "\"digits-mlp\"\n    hidden = 100");
     Simulation::from_toml(&text).unwrap().limit(secs(600))
 }
 
@@ -49,8 +50,8 @@ fn whoever_dies_or_stands_still_in_a_collective_costs_the_others_one_regroup() {
     assert!(until - from > millis(5), "{from:?} to {until:?}");
     let (mut regrouped, mut without) = (0, 0);
     for fault in [crash(VICTIM), freeze(VICTIM)] {
-        for nth in 0..12 {
-            let at = from + (until - from) * nth / 12;
+        for nth in 0..6 {
+            let at = from + (until - from) * nth / 6;
             let report = coast().at(at, fault.clone()).run().unwrap();
             let replay = format!("{fault:?} at {at:?}");
             assert_eq!(report.violations, [], "{replay}");
@@ -61,9 +62,10 @@ fn whoever_dies_or_stands_still_in_a_collective_costs_the_others_one_regroup() {
             let counted = &rounds[ROUND as usize - 1].counted;
             assert!(counted.len() >= 8, "{replay}: {counted:?}");
             without += usize::from(counted.len() == 8);
-            let took = moment(&report, ended) - at;
+            // The coordinator may wait out its grace for the missing one; the others' sum is there before.
+            let took = folded(&report).saturating_sub(at);
             assert!(
-                took < limit * 2,
+                took <= limit + millis(100),
                 "{replay}: {took:?}, the limit is {limit:?}"
             );
             let again = |event: &&Event| matches!(event, Event::Regrouped { round: ROUND, domain, members, .. } if domain.as_str() == "plant" && members.len() == 2);
