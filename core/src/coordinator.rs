@@ -223,6 +223,12 @@ impl Coordinator {
         &self.membership
     }
 
+    /// What each update of the open round counts for, once that is fixed.
+    pub fn weights(&self) -> &[Weight] {
+        let current = self.current.as_ref();
+        current.map_or(&[], |current| &current.weights)
+    }
+
     /// For status: the open round, how many nodes reported, how many were asked, when it stops accepting.
     pub fn progress(&self) -> Option<(Round, usize, usize, Micros)> {
         let current = self.current.as_ref()?;

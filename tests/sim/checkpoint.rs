@@ -22,6 +22,9 @@ const SGD: OuterPlan = OuterPlan {
     optimizer: OuterKind::Sgd,
     learning_rate: 1.0,
     momentum: 0.0,
+    beta1: 0.9,
+    beta2: 0.99,
+    epsilon: 0.001,
 };
 
 fn layout() -> Layout {
@@ -57,6 +60,7 @@ fn state(round: u64) -> Arc<State> {
         optimizer: OuterKind::Momentum,
         learning_rate: 1.0,
         momentum: 0.9,
+        ..SGD
     };
     let mut outer = outer::build(&plan, 7);
     outer.restore(&[("velocity", &[round as f32; 7])]).unwrap();

@@ -8,10 +8,10 @@ use super::obtain::obtain;
 use crate::collective::{self, region_ref};
 use crate::env::{Work, work};
 use crate::link;
-use crate::shell::{ASKS_MAX, Cx, later, pause};
+use crate::shell::{ASKS_MAX, Cx, Reply, later, pause};
 use tombolo_core::event::Event;
 use tombolo_core::gateway::{self, Gateway};
-use tombolo_core::ids::{NodeId, Round};
+use tombolo_core::ids::{Attempt, NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome};
 use tombolo_core::member;
 use tombolo_core::tensor::Hash;
@@ -81,7 +81,8 @@ impl Node {
         self.term = 1 + self.setup.presence.terms.fetch_add(1, Ordering::Relaxed);
         let tokens = self.setup.stage.env.rng(&format!("gateway {}", self.term));
         let gateway = Gateway::new(domain.id.clone(), ranks, layout, tokens);
-        self.gateway = Some(gateway.patient(patience));
+        let needs = plan.aggregator.needs;
+        self.gateway = Some(gateway.patient(patience).for_rule(needs));
         // What an earlier term wished for; what it has under way is thrown away when it comes.
         self.obtain = None;
         let view = self.setup.seen().view().clone();
@@ -216,39 +217,58 @@ impl Node {
                 self.obtain_next(cx);
             }
             gateway::Effect::Gather(gather) => {
-                let (round, attempt, term) = (gather.round, gather.attempt, self.term);
-                let (collective, own) = (self.setup.collective.clone(), self.me().clone());
-                let gathered = async move {
-                    let question = |reply| collective::Message::Gather(gather.clone(), reply);
-                    let gathered = collective.ask_again(ASKS_MAX, question).await;
-                    gathered.unwrap_or_else(|error| Err((own, format!("its collective: {error}"))))
-                };
-                later(cx, gathered, move |node, gathered, cx| {
-                    if node.term != term {
-                        return;
-                    }
-                    // What the coordinator may still fetch stays until the new sum takes its place.
-                    let offered = node.gateway.as_ref().and_then(Gateway::offered);
-                    let result = gathered.map(|(sum, chunks)| {
-                        node.setup.shelf.keep(|object| match object {
-                            Object::Contribution(round, old) => offered == Some((round, old)),
-                            _ => true,
-                        });
-                        node.setup
-                            .shelf
-                            .put(Object::Contribution(round, attempt), sum.bytes());
-                        chunks
-                    });
-                    node.step_gateway(cx, gateway::Message::Gathered(round, attempt, result));
-                    if node.gateway.as_ref().and_then(Gateway::offered) != Some((round, attempt)) {
-                        // The round went on without it.
-                        let object = Object::Contribution(round, attempt);
-                        node.setup.shelf.remove(object);
-                    }
+                let (round, attempt) = (gather.round, gather.attempt);
+                self.gather(cx, round, attempt, move |reply| {
+                    collective::Message::Gather(gather.clone(), reply)
+                });
+            }
+            gateway::Effect::Collect(collect) => {
+                let (round, attempt) = (collect.round, collect.attempt);
+                self.gather(cx, round, attempt, move |reply| {
+                    collective::Message::Collect(collect.clone(), reply)
                 });
             }
             gateway::Effect::Finished(_) => {}
         }
+    }
+
+    /// Has the domain's contribution made, and keeps it for the coordinator to fetch.
+    fn gather(
+        &self,
+        cx: &mut Cx<Self>,
+        round: Round,
+        attempt: Attempt,
+        question: impl Fn(Reply<collective::Gathered>) -> collective::Message + Send + 'static,
+    ) {
+        let term = self.term;
+        let (collective, own) = (self.setup.collective.clone(), self.me().clone());
+        let gathered = async move {
+            let gathered = collective.ask_again(ASKS_MAX, question).await;
+            gathered.unwrap_or_else(|error| Err((own, format!("its collective: {error}"))))
+        };
+        later(cx, gathered, move |node, gathered, cx| {
+            if node.term != term {
+                return;
+            }
+            // What the coordinator may still fetch stays until the new sum takes its place.
+            let offered = node.gateway.as_ref().and_then(Gateway::offered);
+            let result = gathered.map(|(sum, chunks)| {
+                node.setup.shelf.keep(|object| match object {
+                    Object::Contribution(round, old) => offered == Some((round, old)),
+                    _ => true,
+                });
+                node.setup
+                    .shelf
+                    .put(Object::Contribution(round, attempt), sum.bytes());
+                chunks
+            });
+            node.step_gateway(cx, gateway::Message::Gathered(round, attempt, result));
+            if node.gateway.as_ref().and_then(Gateway::offered) != Some((round, attempt)) {
+                // The round went on without it.
+                let object = Object::Contribution(round, attempt);
+                node.setup.shelf.remove(object);
+            }
+        });
     }
 
     fn obtain_next(&mut self, cx: &mut Cx<Self>) {

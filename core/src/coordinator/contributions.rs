@@ -77,7 +77,10 @@ impl Coordinator {
             return self.check(cx);
         }
         let acceptable = match self.plan.domain(&domain) {
-            Some(plan) => current.acceptable(plan, &contribution, self.layout.len()),
+            Some(plan) => {
+                let needs = self.plan.aggregator.needs;
+                current.acceptable(plan, &contribution, self.layout.len(), needs)
+            }
             None => Err(format!("{domain} is no domain of this federation")),
         };
         if let Err(reason) = acceptable {
@@ -90,8 +93,11 @@ impl Coordinator {
             current.dropped.insert(domain, reason);
             return self.check(cx);
         }
-        current.noting.insert(domain.clone(), contribution.clone());
-        cx.effect(Effect::Note(contribution));
+        current.orphaned.remove(&domain);
+        let before = current.noting.insert(domain.clone(), contribution.clone());
+        if before.is_none() {
+            cx.effect(Effect::Note(contribution));
+        }
         if mutants::is("early-acknowledgement") {
             self.on_noted(cx, round, domain, attempt, Ok(()));
         }
@@ -112,15 +118,15 @@ impl Coordinator {
         else {
             return;
         };
-        let Some(contribution) = current
-            .noting
-            .get(&domain)
-            .filter(|noting| noting.attempt == attempt)
-            .cloned()
-        else {
+        let Some(contribution) = current.noting.get(&domain).cloned() else {
             return;
         };
+        if contribution.attempt != attempt {
+            // Another one came meanwhile. It is written down after this one and not beside it: the last one on disk must be the newest.
+            return cx.effect(Effect::Note(contribution));
+        }
         current.noting.remove(&domain);
+        let orphaned = current.orphaned.remove(&domain);
         let answer = match result {
             Ok(()) if current.phase != Phase::Contributions && !mutants::is("late-counts") => {
                 Answer::Late
@@ -135,7 +141,10 @@ impl Coordinator {
                     members: contribution.members.clone(),
                 });
                 current.dropped.remove(&domain);
-                current.away.remove(&domain);
+                match orphaned {
+                    true => current.away.insert(domain.clone()),
+                    false => current.away.remove(&domain),
+                };
                 current.noted.insert(domain.clone(), contribution);
                 Answer::Acknowledged
             }
