@@ -29,8 +29,8 @@ fn moment(report: &SimulationReport, what: impl Fn(&Event) -> bool) -> Duration 
 /// When the domain's last sum of the round was acknowledged.
 fn folded(report: &SimulationReport) -> Duration {
     let sum = |event: &Event| matches!(event, Event::Acknowledged { round: ROUND, domain, .. } if domain.as_str() == "plant");
-    let sums = report.events.iter().filter(|(_, event)| sum(event));
-    sums.last().unwrap().0.since(Micros::default())
+    let mut sums = report.events.iter().filter(|(_, event)| sum(event));
+    sums.next_back().unwrap().0.since(Micros::default())
 }
 
 fn ended(event: &Event) -> bool {
