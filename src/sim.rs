@@ -300,6 +300,15 @@ impl SimWorld {
         }
     }
 
+    /// Whether a node was started and has not crashed since.
+    pub fn is_up(&self, node: &NodeId) -> bool {
+        let state = self.shared.lock();
+        state
+            .nodes
+            .get(node)
+            .is_some_and(|node| node.env.is_alive())
+    }
+
     /// Calls `mourner`, with what is on the disk, for each node that crashes from now on, be it by a [`Failure::Crash`] of its disk.
     pub fn on_crash(&self, mourner: impl Fn(&NodeId, &dyn Files) + Send + Sync + 'static) {
         self.shared.lock().mourners.push(Arc::new(mourner));

@@ -15,7 +15,7 @@ mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::aggregate::{Report, Weight};
+use crate::aggregate::{Needs, Report, Weight};
 use crate::event::{Event, Objection};
 use crate::fold;
 use crate::ids::{Attempt, DomainId, NodeId, Round};
@@ -30,6 +30,8 @@ use crate::wire::{
     Commit, Contribution, Control, Exported, Join, ModelRef, Open, RegionRef, SliceMeasure, Term,
     Train,
 };
+
+pub use folding::{Collect, Gather};
 
 /// Starts of one round's fold. More than the members that can fail one after another in a round worth finishing.
 pub const ATTEMPTS_MAX: Attempt = 64;
@@ -85,25 +87,11 @@ pub enum Effect {
     },
     /// READ the folded slices together, scale by 2 to the minus `exponent`, hash the chunks, keep the result for the coordinator to fetch.
     Gather(Gather),
+    /// The rule must see each update: READ them one beside the other, verified and clipped, hash the chunks, keep the result for the coordinator to
+    /// fetch; answer with [`Message::Gathered`], which then blames the member whose update could not be read.
+    Collect(Collect),
     /// The run is over for this domain.
     Finished(String),
-}
-
-/// See [`Effect::Gather`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct Gather {
-    /// The round.
-    pub round: Round,
-    /// The view.
-    pub epoch: u64,
-    /// Which start of the fold.
-    pub attempt: Attempt,
-    /// As in the orders to fold.
-    pub token: u64,
-    /// The power of two to divide by.
-    pub exponent: i32,
-    /// Where each slice lies.
-    pub parts: Vec<(u32, RegionRef)>,
 }
 
 /// See the module.
@@ -116,6 +104,8 @@ pub struct Gateway {
     ranks: Vec<NodeId>,
     layout: Layout,
     slices: Vec<u32>,
+    /// Whether the rule folds the updates itself, so that the domain hands on each of them.
+    hands_on: bool,
     model: Option<ModelRef>,
     obtaining: Option<(Round, Option<Hash>, Hash)>,
     obtain_tries: u32,
@@ -253,6 +243,7 @@ impl Gateway {
             slices: filled.map(|(index, _)| index as u32).collect(),
             ranks,
             layout,
+            hands_on: false,
             model: None,
             obtaining: None,
             obtain_tries: 0,
@@ -267,6 +258,14 @@ impl Gateway {
             told: BTreeMap::new(),
             watch: watch::Watch::default(),
             current: None,
+        }
+    }
+
+    /// For a rule that needs this: its sum by default.
+    pub fn for_rule(self, needs: Needs) -> Self {
+        Gateway {
+            hands_on: needs != Needs::Sum,
+            ..self
         }
     }
 

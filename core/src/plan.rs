@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::aggregate::Needs;
 use crate::ids::{DomainId, NodeId, Round};
 
 pub use crate::ladder::Cooldown;
@@ -66,6 +67,8 @@ pub struct RoundPlan {
     pub failed_limit: u32,
     /// How long closing may take.
     pub close_limit: Duration,
+    /// How long a node goes on with nobody in reach who leads it: as long as a coordinator without a quorum would.
+    pub patience: Duration,
     /// How an acknowledged contribution survives a restart of the coordinator.
     pub durability: Durability,
     /// Who explicitly takes no part in which round.
@@ -115,12 +118,33 @@ pub struct ModelPlan {
     pub learning_rate: f64,
     /// Rows in a batch.
     pub batch: usize,
+    /// Batches whose gradients are added up before a step is made of them.
+    pub accumulate: usize,
+    /// How strongly local training is pulled back to the model that the round began with.
+    pub proximal: f64,
     /// The first weights.
     pub init: Init,
     /// The order of batches.
     pub order: Order,
     /// Who holds which rows.
     pub partition: Partition,
+}
+
+/// What a topology means that says nothing of it.
+impl Default for ModelPlan {
+    fn default() -> Self {
+        ModelPlan {
+            trainer: TrainerKind::DigitsMlp,
+            hidden: 64,
+            learning_rate: 0.1,
+            batch: 32,
+            accumulate: 1,
+            proximal: 0.0,
+            init: Init::Seed(7),
+            order: Order::Shuffled,
+            partition: Partition::Dirichlet { alpha: 0.5 },
+        }
+    }
 }
 
 /// A built-in trainer.
@@ -162,6 +186,8 @@ pub enum Partition {
         /// Concentration: small is skewed.
         alpha: f64,
     },
+    /// The rows of each client, numbers of the whole file. Whole clients are dealt out.
+    Clients(BTreeMap<String, Vec<usize>>),
     /// Given row by row, numbers of the whole file.
     Rows(BTreeMap<NodeId, Vec<usize>>),
 }
@@ -169,7 +195,7 @@ pub enum Partition {
 /// `[aggregator]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AggregatorPlan {
-    /// `fedavg`, `dynamic-weighted` or a registered name.
+    /// A name of [`BUILT_IN`](crate::aggregate::BUILT_IN), or a registered one.
     pub kind: String,
     /// Base weights.
     pub weights: BaseWeights,
@@ -183,6 +209,30 @@ pub struct AggregatorPlan {
     pub penalty: f64,
     /// Whether the limits are multiples of the round's median instead of absolute values.
     pub relative: bool,
+    /// How many updates of a round may be bad, for `trimmed-mean`, `krum` and `multi-krum`.
+    pub faulty: usize,
+    /// How often `centred-clipping` moves its centre.
+    pub iterations: u32,
+    /// What the rule must be given; follows from the rule.
+    pub needs: Needs,
+}
+
+/// What a topology means that says nothing of it.
+impl Default for AggregatorPlan {
+    fn default() -> Self {
+        AggregatorPlan {
+            kind: "dynamic-weighted".into(),
+            weights: BaseWeights::Samples,
+            clip: Clip::Median,
+            loss_limit: 2.0,
+            norm_limit: 5.0,
+            penalty: 0.3,
+            relative: false,
+            faulty: 1,
+            iterations: 3,
+            needs: Needs::Sum,
+        }
+    }
 }
 
 /// What an update weighs before any rule.
@@ -214,6 +264,26 @@ pub struct OuterPlan {
     pub learning_rate: f64,
     /// Its momentum.
     pub momentum: f64,
+    /// Of the adaptive ones: how slowly the mean of the steps follows.
+    pub beta1: f64,
+    /// Of `adam` and `yogi`: how slowly the mean of the squares follows.
+    pub beta2: f64,
+    /// Of the adaptive ones: what is added to the root that divides the step.
+    pub epsilon: f64,
+}
+
+/// What a topology means that says nothing of it.
+impl Default for OuterPlan {
+    fn default() -> Self {
+        OuterPlan {
+            optimizer: OuterKind::Sgd,
+            learning_rate: 1.0,
+            momentum: 0.9,
+            beta1: 0.9,
+            beta2: 0.99,
+            epsilon: 0.001,
+        }
+    }
 }
 
 /// An outer optimizer.
@@ -225,6 +295,12 @@ pub enum OuterKind {
     Momentum,
     /// v = m v + g; step = lr (g + m v).
     Nesterov,
+    /// m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; step = lr m / (sqrt v + e).
+    Adam,
+    /// As Adam, but v = v - (1 - b2) g^2 sign(v - g^2).
+    Yogi,
+    /// As Adam, but v = v + g^2.
+    Adagrad,
 }
 
 /// `[[domain]]`.

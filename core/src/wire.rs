@@ -10,7 +10,7 @@ mod heartbeat;
 
 use serde::{Deserialize, Serialize};
 
-use crate::aggregate::{Report, Weight};
+use crate::aggregate::{Needs, Report, Weight};
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::membership::Word;
 use crate::plan::SyncEvery;
@@ -278,11 +278,20 @@ pub struct Contribution {
     pub weight: f64,
     /// The sum was multiplied by 2 to the minus this.
     pub exponent: i32,
-    /// BLAKE3 of each chunk of [`CHUNK_ELEMENTS`] elements; the last may be short.
+    /// BLAKE3 of each chunk of [`CHUNK_ELEMENTS`] elements; the last of a tensor may be short. Where the rule must see each update there are as many
+    /// tensors as members, chunk by chunk: the first chunk of every member in rank order, then the second of every member.
     pub chunks: Vec<Hash>,
 }
 
 impl Contribution {
+    /// How many tensors it is made of: one sum, or every member's clipped update.
+    pub fn tensors(&self, needs: Needs) -> usize {
+        match needs {
+            Needs::Sum => 1,
+            Needs::Each | Needs::EachTwice => self.members.len(),
+        }
+    }
+
     /// BLAKE3 of the chunk hashes in order: names the whole contribution.
     pub fn hash(&self) -> Hash {
         let mut bytes = Vec::with_capacity(self.chunks.len() * 32);

@@ -98,6 +98,11 @@ impl SimEnv {
         lived
     }
 
+    /// Whether this life has not ended.
+    pub fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Relaxed)
+    }
+
     /// Stops this life's tasks, or lets them go on.
     pub fn freeze(&self, frozen: bool) {
         self.scope.freeze(frozen);

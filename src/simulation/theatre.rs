@@ -34,6 +34,9 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 /// Nodes that one look is at. Steps of the clock grow with the federation, and so do looks: each at everybody would take longer than all else.
 const LOOKED_AT: usize = 32;
 
+/// How often it is looked, in virtual time, whether anybody is left.
+const LOOK: Duration = Duration::from_secs(10);
+
 /// Where every node listens, until it is replaced by a new machine.
 const PORT: u16 = 7000;
 
@@ -127,11 +130,32 @@ impl Theatre {
                 Phase::Ends => weather.end(nth)?,
             }
         }
-        let finished = self.record.ledger.finished().await;
+        let finished = tokio::select! {
+            biased;
+            finished = self.record.ledger.finished() => finished,
+            () = self.abandoned(world, crews) => {
+                let reason = "the coordinator is gone, and everybody else has given up";
+                Finished::without_rounds(reason.to_owned())
+            }
+        };
         let now = world.now();
         self.record.log().checker.on_end(now, &finished);
         self.leave(world, crews).await;
         Ok(finished)
+    }
+
+    /// Ends once nobody is left who could say that the run is over: the coordinator is down, and every other node is, too, or has ended.
+    async fn abandoned(&self, world: &SimWorld, crews: &Crews) {
+        loop {
+            world.sleep(LOOK).await;
+            let has_ended = |(node, crew): (&NodeId, &Crew)| {
+                let gave_up = *node != self.plan.coordinator && crew.left.borrow().is_some();
+                gave_up || !world.is_up(node)
+            };
+            if crews.borrow().iter().all(has_ended) {
+                return;
+            }
+        }
     }
 
     /// When a node's power goes, its neighbours cannot READ its memory any more, and its disk is all that is left of it.

@@ -28,7 +28,7 @@ const ABORTED: [Round; 2] = [3, 6];
 /// After this one the coordinator is restarted, whatever else happens.
 const RESTART: Round = 4;
 
-const FAILURES: [Failure; 8] = [
+pub const FAILURES: [Failure; 8] = [
     Failure::Crash(Loss::Nothing),
     Failure::Crash(Loss::Everything),
     Failure::Crash(Loss::Contents),
@@ -449,6 +449,7 @@ fn state(round: Round) -> State {
         optimizer: OuterKind::Momentum,
         learning_rate: 1.0,
         momentum: 0.9,
+        ..OuterPlan::default()
     };
     let mut outer = outer::build(&plan, layout().len());
     let velocity = vec![round as f32; layout().len()];

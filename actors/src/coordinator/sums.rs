@@ -1,18 +1,22 @@
-//! The sums of domains: where their bytes come from, the fold over them, and the copy of them that the journal keeps.
+//! The contributions of domains: where their bytes come from, the fold over sums, and the copy of them that the journal keeps.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::Setup;
+use super::{Setup, each};
 use crate::checkpoint;
 use crate::env::{Files, Work, work};
 use crate::link::{self, Incoming};
 use crate::shell::Handle;
 use crate::slab::SlabMut;
+use tombolo_core::aggregate::{Needs, Weight};
 use tombolo_core::coordinator::FoldError;
 use tombolo_core::fold::{self, ByteFold};
+use tombolo_core::ids::DomainId;
 use tombolo_core::tensor::Hash;
 use tombolo_core::wire::{CHUNK_ELEMENTS, Contribution, Object};
 
@@ -23,7 +27,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 pub(super) type Domain = (Contribution, Option<Handle<link::Message>>);
 
 /// Where a contribution's bytes come from.
-enum Source {
+pub(super) enum Source {
     /// This node's own domain: they are here.
     Here(Bytes),
     /// Another domain's gateway.
@@ -33,16 +37,35 @@ enum Source {
 }
 
 /// A contribution that could not be folded.
-enum Trouble {
+pub(super) enum Trouble {
     /// Its bytes did not come: they may, if asked for again.
     Missing(FoldError),
     /// They came and are not what was announced, or cannot be used.
     Wrong(FoldError),
 }
 
-/// The mean over domains.
-pub(super) async fn fold(setup: &Setup, domains: &[Domain]) -> Result<SlabMut, FoldError> {
-    patiently(setup, async || fold_once(setup, domains).await).await
+/// What is wrong with the journal's copy of a domain's contribution, by domain: it is asked for again.
+pub(super) type Spoilt = RefCell<BTreeMap<DomainId, String>>;
+
+/// The mean over domains. A contribution whose copy in the journal is damaged comes from its sender once more, if that is still there.
+pub(super) async fn fold(
+    setup: &Setup,
+    domains: &[Domain],
+    weights: &[Weight],
+) -> Result<SlabMut, FoldError> {
+    let spoilt = Spoilt::default();
+    match setup.stage.plan.aggregator.needs {
+        Needs::Sum => patiently(setup, async || fold_once(setup, domains, &spoilt).await).await,
+        Needs::Each | Needs::EachTwice => {
+            let attempt = async || each::fold(setup, domains, weights, &spoilt).await;
+            patiently(setup, attempt).await
+        }
+    }
+}
+
+/// How many tensors a contribution holds, chunk by chunk one beside the other.
+pub(super) fn tensors(setup: &Setup, contribution: &Contribution) -> usize {
+    contribution.tensors(setup.stage.plan.aggregator.needs)
 }
 
 /// Writes the bytes of one contribution into the journal.
@@ -75,18 +98,13 @@ async fn patiently<T>(
 }
 
 /// The left fold over domains by name, chunk by chunk, each chunk verified before it is folded.
-async fn fold_once(setup: &Setup, domains: &[Domain]) -> Result<SlabMut, Trouble> {
-    let mut sources = Vec::new();
-    for domain in domains {
-        sources.push(source(setup, domain).await?);
-    }
+async fn fold_once(setup: &Setup, domains: &[Domain], spoilt: &Spoilt) -> Result<SlabMut, Trouble> {
+    let mut sources = sources(setup, domains, spoilt).await?;
     let mut sum = setup.pool.take(setup.layout.len());
     for (index, chunk) in sum.chunks_mut(CHUNK_ELEMENTS).enumerate() {
         for (position, ((contribution, _), source)) in domains.iter().zip(&mut sources).enumerate()
         {
-            let pieces = source
-                .chunk(setup, contribution, index, chunk.len())
-                .await?;
+            let pieces = chunk_of(setup, contribution, source, index, chunk.len(), spoilt).await?;
             let blame = |error: fold::FoldError| wrong(contribution, error.to_string());
             let power = fold::power(contribution.exponent).map_err(blame)?;
             let mut term = if position == 0 {
@@ -107,18 +125,48 @@ async fn fold_once(setup: &Setup, domains: &[Domain]) -> Result<SlabMut, Trouble
     Ok(sum)
 }
 
+/// Where each contribution comes from.
+pub(super) async fn sources(
+    setup: &Setup,
+    domains: &[Domain],
+    spoilt: &Spoilt,
+) -> Result<Vec<Source>, Trouble> {
+    let mut sources = Vec::new();
+    for domain in domains {
+        let known = spoilt.borrow().get(&domain.0.domain).cloned();
+        sources.push(source(setup, domain, known).await?);
+    }
+    Ok(sources)
+}
+
+/// The next chunk of a contribution; if the journal's copy of it is damaged, that is remembered.
+pub(super) async fn chunk_of(
+    setup: &Setup,
+    contribution: &Contribution,
+    source: &mut Source,
+    index: usize,
+    elements: usize,
+    spoilt: &Spoilt,
+) -> Result<Vec<Bytes>, Trouble> {
+    let pieces = source.chunk(setup, contribution, index, elements).await;
+    match (pieces, &source) {
+        (Err(trouble), Source::Kept(..)) => Err(spoil(contribution, trouble, spoilt)),
+        (pieces, _) => pieces,
+    }
+}
+
 async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<(), Trouble> {
     let (contribution, _) = domain;
-    let mut source = source(setup, domain).await?;
+    let mut source = source(setup, domain, None).await?;
     if matches!(source, Source::Kept(..)) {
         return Ok(());
     }
     let env = setup.stage.env.as_ref();
     let journal: Arc<str> = checkpoint::journal(contribution).into();
-    let mut left = setup.layout.len();
+    let tensors = tensors(setup, contribution);
     for index in 0..contribution.chunks.len() {
-        let elements = left.min(CHUNK_ELEMENTS);
-        left -= elements;
+        let before = index / tensors * CHUNK_ELEMENTS;
+        let elements = (setup.layout.len() - before).min(CHUNK_ELEMENTS);
         let pieces = source.chunk(setup, contribution, index, elements).await?;
         let (files, journal) = (env.files(), journal.clone());
         let written = work(env, Work::Bytes(elements as u64 * 4), move || {
@@ -132,7 +180,18 @@ async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<(), Trouble> 
     Ok(())
 }
 
-fn wrong(contribution: &Contribution, reason: String) -> Trouble {
+/// The journal's copy is of no use: it is not looked at again.
+fn spoil(contribution: &Contribution, trouble: Trouble, spoilt: &Spoilt) -> Trouble {
+    let (Trouble::Missing(error) | Trouble::Wrong(error)) = trouble;
+    if let FoldError::Domain(domain, reason) = &error {
+        tracing::warn!(%domain, reason, "the journal's copy of a contribution is damaged: its sender is asked for it again");
+        let (domain, reason) = (contribution.domain.clone(), reason.clone());
+        spoilt.borrow_mut().insert(domain, reason);
+    }
+    Trouble::Missing(error)
+}
+
+pub(super) fn wrong(contribution: &Contribution, reason: String) -> Trouble {
     Trouble::Wrong(FoldError::Domain(contribution.domain.clone(), reason))
 }
 
@@ -140,20 +199,28 @@ fn missing(contribution: &Contribution, reason: String) -> Trouble {
     Trouble::Missing(FoldError::Domain(contribution.domain.clone(), reason))
 }
 
-async fn source(setup: &Setup, (contribution, link): &Domain) -> Result<Source, Trouble> {
+/// Where a contribution comes from: the journal, unless its copy is known to be spoilt.
+async fn source(
+    setup: &Setup,
+    (contribution, link): &Domain,
+    spoilt: Option<String>,
+) -> Result<Source, Trouble> {
     let (env, noted) = (setup.stage.env.as_ref(), contribution.clone());
     let files = env.files();
     let kept = work(env, Work::Bytes(0), move || {
         checkpoint::is_kept(files.as_ref(), &noted)
     });
-    if kept.await.is_ok_and(|kept| kept) {
+    if spoilt.is_none() && kept.await.is_ok_and(|kept| kept) {
         return Ok(Source::Kept(
             env.files(),
             checkpoint::journal(contribution).into(),
         ));
     }
     let object = Object::Contribution(contribution.round, contribution.attempt);
-    let blame = |reason: String| missing(contribution, reason);
+    let blame = |reason: String| {
+        let also = spoilt.as_ref().map(|spoilt| format!("{spoilt}; "));
+        missing(contribution, also.unwrap_or_default() + &reason)
+    };
     let Some(link) = link else {
         let here = setup.shelf.find(object).map(Source::Here);
         return here.ok_or_else(|| blame("its own gateway has lost it".into()));
@@ -163,7 +230,7 @@ async fn source(setup: &Setup, (contribution, link): &Domain) -> Result<Source, 
     let incoming = fetched
         .map_err(|error| blame(error.to_string()))?
         .map_err(|error| blame(error.to_string()))?;
-    let expected = setup.layout.len() as u64 * 4;
+    let expected = (setup.layout.len() * tensors(setup, contribution)) as u64 * 4;
     if incoming.len != expected {
         let reason = format!("{} bytes, expected {expected}", incoming.len);
         return Err(wrong(contribution, reason));

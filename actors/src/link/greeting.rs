@@ -8,8 +8,9 @@ use quinn::{Connection, VarInt};
 use tokio::sync::Notify;
 
 use super::session::Session;
-use super::{Candidate, Current, Link, Message, Trouble, has_left};
+use super::{Candidate, Current, Link, Message, Trouble, end_of_run, has_left};
 use crate::env::Env;
+use crate::node;
 use crate::shell::{AbortOnDrop, Cx, Reply, later};
 use tombolo_core::mutants;
 
@@ -48,6 +49,10 @@ impl Link {
                 connection.close(VarInt::from_u32(3), end.reason.as_bytes());
             }
             let _ = own.tell(Message::Down(number, end)).await;
+            if let Some(reason) = end_of_run(&connection) {
+                let over = node::Message::Over(setup.peer.clone(), reason);
+                let _ = setup.node.tell(over).await;
+            }
         });
         let candidate = Candidate {
             connection: candidate.0,

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use super::obtain::obtain;
 use crate::collective::{self, region_ref};
+use crate::env::{Work, work};
 use crate::link;
-use crate::shell::{ASKS_MAX, Cx, later};
+use crate::shell::{ASKS_MAX, Cx, Reply, later, pause};
 use tombolo_core::event::Event;
 use tombolo_core::gateway::{self, Gateway};
-use tombolo_core::ids::{NodeId, Round};
+use tombolo_core::ids::{Attempt, NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome};
 use tombolo_core::member;
 use tombolo_core::tensor::Hash;
@@ -80,7 +81,8 @@ impl Node {
         self.term = 1 + self.setup.presence.terms.fetch_add(1, Ordering::Relaxed);
         let tokens = self.setup.stage.env.rng(&format!("gateway {}", self.term));
         let gateway = Gateway::new(domain.id.clone(), ranks, layout, tokens);
-        self.gateway = Some(gateway.patient(patience));
+        let needs = plan.aggregator.needs;
+        self.gateway = Some(gateway.patient(patience).for_rule(needs));
         // What an earlier term wished for; what it has under way is thrown away when it comes.
         self.obtain = None;
         let view = self.setup.seen().view().clone();
@@ -148,15 +150,42 @@ impl Node {
     fn rise(&mut self, cx: &mut Cx<Self>) {
         self.act(cx);
         // While the bench is lent to training there is nothing to copy from; the coordinator's model comes over the WAN then.
-        if let (Some(bench), Some(member)) = (&self.bench, &self.member) {
-            let (round, hash) = member.model();
-            match bench.shown(&self.setup.fabric, round) {
-                Ok(region) => self.show(cx, round, hash, region),
-                Err(reason) => {
-                    tracing::warn!(node = %self.me(), reason, "the model cannot be shown")
+        let (Some(bench), Some(member)) = (self.bench.take(), &self.member) else {
+            return self.gather_domain(cx);
+        };
+        let ((round, hash), fabric) = (member.model(), self.setup.fabric.clone());
+        let (env, bytes) = (
+            self.setup.stage.env.clone(),
+            Work::Bytes(self.setup.layout.len() as u64 * 4),
+        );
+        let shown = work(env.as_ref(), bytes, move || {
+            let region = bench.shown(&fabric, round);
+            (bench, region)
+        });
+        // What comes meanwhile waits: it may need the bench.
+        pause(cx, shown, move |node, shown, cx| {
+            match shown {
+                Ok((bench, region)) => {
+                    node.bench = Some(bench);
+                    match region {
+                        Ok(region) => node.show(cx, round, hash, region),
+                        Err(reason) => {
+                            tracing::warn!(node = %node.me(), reason, "the model cannot be shown")
+                        }
+                    }
+                }
+                Err(panicked) => {
+                    let reason = panicked.to_string();
+                    tracing::error!(node = %node.me(), reason, "the model was lost on the way");
+                    node.rebuild(cx, member::Message::GatewayUp);
                 }
             }
-        }
+            node.gather_domain(cx);
+        });
+    }
+
+    /// Asks everybody whom this gateway reaches to join, and says where the domain stands.
+    fn gather_domain(&mut self, cx: &mut Cx<Self>) {
         let mine = self.me().clone();
         let mut members: Vec<NodeId> = self.up.iter().cloned().collect();
         members.retain(|peer| peer.domain() == mine.domain());
@@ -188,39 +217,58 @@ impl Node {
                 self.obtain_next(cx);
             }
             gateway::Effect::Gather(gather) => {
-                let (round, attempt, term) = (gather.round, gather.attempt, self.term);
-                let (collective, own) = (self.setup.collective.clone(), self.me().clone());
-                let gathered = async move {
-                    let question = |reply| collective::Message::Gather(gather.clone(), reply);
-                    let gathered = collective.ask_again(ASKS_MAX, question).await;
-                    gathered.unwrap_or_else(|error| Err((own, format!("its collective: {error}"))))
-                };
-                later(cx, gathered, move |node, gathered, cx| {
-                    if node.term != term {
-                        return;
-                    }
-                    // What the coordinator may still fetch stays until the new sum takes its place.
-                    let offered = node.gateway.as_ref().and_then(Gateway::offered);
-                    let result = gathered.map(|(sum, chunks)| {
-                        node.setup.shelf.keep(|object| match object {
-                            Object::Contribution(round, old) => offered == Some((round, old)),
-                            _ => true,
-                        });
-                        node.setup
-                            .shelf
-                            .put(Object::Contribution(round, attempt), sum.bytes());
-                        chunks
-                    });
-                    node.step_gateway(cx, gateway::Message::Gathered(round, attempt, result));
-                    if node.gateway.as_ref().and_then(Gateway::offered) != Some((round, attempt)) {
-                        // The round went on without it.
-                        let object = Object::Contribution(round, attempt);
-                        node.setup.shelf.remove(object);
-                    }
+                let (round, attempt) = (gather.round, gather.attempt);
+                self.gather(cx, round, attempt, move |reply| {
+                    collective::Message::Gather(gather.clone(), reply)
+                });
+            }
+            gateway::Effect::Collect(collect) => {
+                let (round, attempt) = (collect.round, collect.attempt);
+                self.gather(cx, round, attempt, move |reply| {
+                    collective::Message::Collect(collect.clone(), reply)
                 });
             }
             gateway::Effect::Finished(_) => {}
         }
+    }
+
+    /// Has the domain's contribution made, and keeps it for the coordinator to fetch.
+    fn gather(
+        &self,
+        cx: &mut Cx<Self>,
+        round: Round,
+        attempt: Attempt,
+        question: impl Fn(Reply<collective::Gathered>) -> collective::Message + Send + 'static,
+    ) {
+        let term = self.term;
+        let (collective, own) = (self.setup.collective.clone(), self.me().clone());
+        let gathered = async move {
+            let gathered = collective.ask_again(ASKS_MAX, question).await;
+            gathered.unwrap_or_else(|error| Err((own, format!("its collective: {error}"))))
+        };
+        later(cx, gathered, move |node, gathered, cx| {
+            if node.term != term {
+                return;
+            }
+            // What the coordinator may still fetch stays until the new sum takes its place.
+            let offered = node.gateway.as_ref().and_then(Gateway::offered);
+            let result = gathered.map(|(sum, chunks)| {
+                node.setup.shelf.keep(|object| match object {
+                    Object::Contribution(round, old) => offered == Some((round, old)),
+                    _ => true,
+                });
+                node.setup
+                    .shelf
+                    .put(Object::Contribution(round, attempt), sum.bytes());
+                chunks
+            });
+            node.step_gateway(cx, gateway::Message::Gathered(round, attempt, result));
+            if node.gateway.as_ref().and_then(Gateway::offered) != Some((round, attempt)) {
+                // The round went on without it.
+                let object = Object::Contribution(round, attempt);
+                node.setup.shelf.remove(object);
+            }
+        });
     }
 
     fn obtain_next(&mut self, cx: &mut Cx<Self>) {

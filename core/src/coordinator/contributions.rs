@@ -77,7 +77,10 @@ impl Coordinator {
             return self.check(cx);
         }
         let acceptable = match self.plan.domain(&domain) {
-            Some(plan) => current.acceptable(plan, &contribution, self.layout.len()),
+            Some(plan) => {
+                let needs = self.plan.aggregator.needs;
+                current.acceptable(plan, &contribution, self.layout.len(), needs)
+            }
             None => Err(format!("{domain} is no domain of this federation")),
         };
         if let Err(reason) = acceptable {
@@ -90,6 +93,7 @@ impl Coordinator {
             current.dropped.insert(domain, reason);
             return self.check(cx);
         }
+        current.orphaned.remove(&domain);
         current.noting.insert(domain.clone(), contribution.clone());
         cx.effect(Effect::Note(contribution));
         if mutants::is("early-acknowledgement") {
@@ -121,6 +125,7 @@ impl Coordinator {
             return;
         };
         current.noting.remove(&domain);
+        let orphaned = current.orphaned.remove(&domain);
         let answer = match result {
             Ok(()) if current.phase != Phase::Contributions && !mutants::is("late-counts") => {
                 Answer::Late
@@ -135,14 +140,26 @@ impl Coordinator {
                     members: contribution.members.clone(),
                 });
                 current.dropped.remove(&domain);
-                current.away.remove(&domain);
+                match orphaned {
+                    true => current.away.insert(domain.clone()),
+                    false => current.away.remove(&domain),
+                };
                 current.noted.insert(domain.clone(), contribution);
                 Answer::Acknowledged
             }
             Err(reason) => {
                 let reason = format!("the coordinator could not note it: {reason}");
                 if !current.noted.contains_key(&domain) {
+                    // What is written down of nobody is waited for by nobody: a disk that takes nothing is told now, not at the deadline.
+                    for member in &contribution.members {
+                        current.failed.insert(member.clone(), reason.clone());
+                    }
                     current.dropped.insert(domain.clone(), reason.clone());
+                    cx.report(Event::DomainDropped {
+                        round,
+                        domain: domain.clone(),
+                        reason: reason.clone(),
+                    });
                 }
                 Answer::Refused(reason.into())
             }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{Committed, Outcome};
-use crate::aggregate::{Report, Weight};
+use crate::aggregate::{Needs, Report, Weight};
 use crate::event::{RoundRecord, RoundState};
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::mutants;
@@ -46,6 +46,8 @@ pub(super) struct Current {
     pub(super) noted: BTreeMap<DomainId, Contribution>,
     /// Of the noted ones those whose bytes an earlier life had access to, and this one does not yet.
     pub(super) away: BTreeSet<DomainId>,
+    /// Of those being noted, whose gateway has lost its place meanwhile.
+    pub(super) orphaned: BTreeSet<DomainId>,
     /// Until then everybody is waited for: the round goes on in a life that nobody has a link to yet.
     pub(super) recall_until: Micros,
     pub(super) dropped: BTreeMap<DomainId, String>,
@@ -82,6 +84,7 @@ impl Current {
             noting: BTreeMap::new(),
             noted: BTreeMap::new(),
             away: BTreeSet::new(),
+            orphaned: BTreeSet::new(),
             recall_until: opened,
             dropped: BTreeMap::new(),
             out: BTreeSet::new(),
@@ -139,6 +142,7 @@ impl Current {
         domain: &DomainPlan,
         contribution: &Contribution,
         elements: usize,
+        needs: Needs,
     ) -> Result<(), String> {
         if contribution.domain != domain.id {
             return Err(format!("it says it is from {}", contribution.domain));
@@ -172,7 +176,7 @@ impl Current {
                 contribution.exponent
             ));
         }
-        let chunks = elements.div_ceil(CHUNK_ELEMENTS);
+        let chunks = elements.div_ceil(CHUNK_ELEMENTS) * contribution.tensors(needs);
         if contribution.chunks.len() != chunks {
             return Err(format!(
                 "{} chunks where {chunks} are due",

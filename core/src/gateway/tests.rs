@@ -1,3 +1,4 @@
+mod each;
 mod ending;
 mod large;
 mod restarts;

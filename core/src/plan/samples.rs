@@ -25,6 +25,7 @@ pub fn plan(sizes: &[usize]) -> Plan {
             grace: Duration::from_secs(1),
             failed_limit: 1000,
             close_limit: Duration::from_secs(5),
+            patience: Duration::from_secs(900),
             durability: Durability::Resend,
             absent: Default::default(),
         },
@@ -36,6 +37,7 @@ pub fn plan(sizes: &[usize]) -> Plan {
             init: Init::Zeros,
             order: Order::Sequential,
             partition: Partition::Iid,
+            ..ModelPlan::default()
         },
         aggregator: AggregatorPlan {
             kind: "fedavg".into(),
@@ -45,11 +47,13 @@ pub fn plan(sizes: &[usize]) -> Plan {
             norm_limit: 1.0,
             penalty: 1.0,
             relative: false,
+            ..AggregatorPlan::default()
         },
         outer: OuterPlan {
             optimizer: OuterKind::Sgd,
             learning_rate: 1.0,
             momentum: 0.0,
+            ..OuterPlan::default()
         },
         domains,
         links: Vec::new(),

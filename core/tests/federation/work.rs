@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use tombolo_core::aggregate::{Weight, check};
 use tombolo_core::coordinator::{Effect, FoldError, Message, Outcome};
-use tombolo_core::gateway::{self, Gather};
+use tombolo_core::gateway::{self, Collect, Gather};
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::member::{self, Export};
 use tombolo_core::plan::Durability;
 use tombolo_core::tensor::Hash;
 use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trained;
+use tombolo_core::view::View;
 use tombolo_core::wire::{
     Contribution, Control, Exported, Fold, Folded, Measure, Measured, ModelRef,
     REGION_HEADER_BYTES, RegionRef, SliceMeasure, Train,
@@ -34,6 +35,7 @@ pub enum Work {
     Measure(NodeId, Measure),
     Fold(NodeId, Fold),
     Gather(Gather),
+    Collect(Collect),
     Obtain(u64, Round, Hash),
     /// The coordinator's: fetch these and fold them, again and again until then.
     Sum(u64, Round, u32, Vec<Contribution>, Micros),
@@ -87,7 +89,8 @@ impl World {
         } else {
             most
         };
-        let most = most * if self.nodes[node].slow { 8 } else { 1 };
+        let slowed = (most * if self.nodes[node].slow { 8 } else { 1 }).min(12_000);
+        let most = most.max(slowed);
         self.after(
             least,
             most,
@@ -116,6 +119,10 @@ impl World {
 
     pub fn gather(&mut self, node: &NodeId, gather: Gather) {
         self.begin_work(node, 1, 30, Work::Gather(gather));
+    }
+
+    pub fn collect_updates(&mut self, node: &NodeId, collect: Collect) {
+        self.begin_work(node, 1, 30, Work::Collect(collect));
     }
 
     pub fn obtain(&mut self, node: &NodeId, round: Round, hash: Hash) {
@@ -158,6 +165,7 @@ impl World {
                 self.send(node, &to, Control::Folded(folded));
             }
             Work::Gather(gather) => self.gathered(node, gather),
+            Work::Collect(collect) => self.collected(node, collect),
             Work::Obtain(term, round, hash) => self.obtained(node, term, round, hash),
             Work::Sum(life, round, start, contributions, until) => {
                 self.sum(life, round, start, contributions, until);
@@ -249,7 +257,11 @@ impl World {
         }
     }
 
-    fn fold_slices(&mut self, node: &NodeId, fold: &Fold) -> Result<(), (NodeId, String)> {
+    fn updates_of(
+        &mut self,
+        node: &NodeId,
+        fold: &Fold,
+    ) -> Result<BTreeMap<u32, Sum>, (NodeId, String)> {
         if self.storm && self.chance(0.01) {
             return Err((node.clone(), "no memory".into()));
         }
@@ -268,6 +280,11 @@ impl World {
             }
             sums.insert(*slice, sum);
         }
+        Ok(sums)
+    }
+
+    fn fold_slices(&mut self, node: &NodeId, fold: &Fold) -> Result<(), (NodeId, String)> {
+        let sums = self.updates_of(node, fold)?;
         let entry = self.nodes.get_mut(node).expect("it is in the plan");
         let key = entry.life * KEYS + FOLD;
         match entry.regions.get_mut(&key) {
@@ -282,6 +299,31 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// A rule that must see each update gets them one beside the other; here that is the same list of labels, announced with a hash a member.
+    fn collected(&mut self, node: &NodeId, collect: Collect) {
+        let slices = 0..collect.terms[0].checksums.len() as u32;
+        let order = Fold {
+            token: 0,
+            round: collect.round,
+            epoch: collect.epoch,
+            attempt: collect.attempt,
+            slices: slices.collect(),
+            terms: collect.terms,
+        };
+        let (round, attempt) = (collect.round, collect.attempt);
+        let sums = self.updates_of(node, &order);
+        let result = sums.map(|mut sums| {
+            let sum = sums.remove(&0).expect("a model has a slice");
+            let chunks = vec![chunk(&sum); sum.len()];
+            let entry = self.nodes.get_mut(node).expect("it is in the plan");
+            let offered = entry.gateway.as_ref().and_then(gateway::Gateway::offered);
+            entry.shelf.retain(|key, _| Some(*key) == offered);
+            entry.shelf.insert((round, attempt), sum);
+            chunks
+        });
+        self.step_gateway(node, gateway::Message::Gathered(round, attempt, result));
     }
 
     fn gathered(&mut self, node: &NodeId, gather: Gather) {
@@ -367,13 +409,19 @@ impl World {
     pub fn perform(&mut self, life: u64, effect: Effect) {
         match effect {
             Effect::Tell(domain, control) => {
+                if let Control::Commit(commit) = &control {
+                    self.check.on_announced(commit);
+                }
                 let gateway = self.gateway_of(&domain);
                 self.send(&self.plan.coordinator.clone(), &gateway, control);
             }
             Effect::Send(node, control) => {
                 self.send(&self.plan.coordinator.clone(), &node, control);
             }
-            Effect::View(view) => self.write(Write::View(view)),
+            Effect::View(view) => {
+                self.look_at_readmissions(&view);
+                self.write(Write::View(view));
+            }
             // Who has no step asks for the model.
             Effect::Offer(..) => {}
             Effect::Weigh(round, reports) => {
@@ -423,6 +471,35 @@ impl World {
                 }
             }
         }
+    }
+
+    /// LADDER-1: nobody comes back before its time, but for those without whom there is no quorum.
+    fn look_at_readmissions(&self, view: &View) {
+        let own = &self.plan.coordinator;
+        let (machine, now) = (self.coordinator.as_ref().expect("it asks"), self.local(own));
+        let (membership, before) = (machine.membership(), machine.view());
+        let cools = |node: &NodeId| {
+            let mut entries = membership.entries();
+            let entry = entries.find(|(known, _)| *known == node);
+            entry.is_some_and(|(_, entry)| entry.until.is_some_and(|until| until > now))
+        };
+        let back = before.out.keys().filter(|node| !view.is_out(node));
+        let early: Vec<&NodeId> = back.filter(|node| cools(node)).collect();
+        if early.is_empty() {
+            return;
+        }
+        let may_come = |node: &NodeId| {
+            let gateway = before.gateway(&node.domain()).expect("it is in the plan");
+            let reached = gateway.domain() == own.domain()
+                || (self.is_up(own, gateway) && !before.is_out(gateway));
+            membership.is_expected(node, now) && reached
+        };
+        let nodes = self.nodes.keys().filter(|node| may_come(node));
+        let living: Vec<NodeId> = nodes.cloned().collect();
+        assert!(
+            !crate::could_meet(&self.plan, &living),
+            "LADDER-1: {early:?} come back before their time, and {living:?} are a quorum"
+        );
     }
 
     fn begin_own(&mut self, least: u64, most: u64, work: Work) {
@@ -507,14 +584,15 @@ impl World {
     fn fetch(&mut self, contribution: &Contribution) -> Result<Sum, Trouble> {
         let coordinator = self.plan.coordinator.clone();
         let gateway = self.gateway_of(&contribution.domain);
-        if !self.is_up(&gateway, &coordinator) || self.nodes[&gateway].frozen {
+        if !self.is_up(&gateway, &coordinator) || self.nodes[&gateway].frozen.is_some() {
             return Err(Trouble::Missing("out of reach"));
         }
         let shelf = &self.nodes[&gateway].shelf;
         let Some(sum) = shelf.get(&(contribution.round, contribution.attempt)) else {
             return Err(Trouble::Missing("not on the shelf"));
         };
-        match contribution.chunks == [chunk(sum)] {
+        let tensors = contribution.tensors(self.plan.aggregator.needs);
+        match contribution.chunks == vec![chunk(sum); tensors] {
             true => Ok(sum.clone()),
             false => Err(Trouble::Wrong("not the announced bytes")),
         }
@@ -527,6 +605,7 @@ impl World {
             parts.push(&update.0);
         }
         let hash = label(&parts);
+        self.check.on_computed(hash);
         let outcome = Outcome {
             hash,
             accuracy: 0.5,
