@@ -214,6 +214,7 @@ impl Node {
     ) {
         let term = self.term;
         let (collective, own) = (self.setup.collective.clone(), self.me().clone());
+        let term = self.term;
         let gathered = async move {
             let gathered = collective.ask_again(ASKS_MAX, question).await;
             gathered.unwrap_or_else(|error| Err((own, format!("its collective: {error}"))))

@@ -93,6 +93,7 @@ impl Coordinator {
             current.dropped.insert(domain, reason);
             return self.check(cx);
         }
+        current.orphaned.remove(&domain);
         current.noting.insert(domain.clone(), contribution.clone());
         cx.effect(Effect::Note(contribution));
         if mutants::is("early-acknowledgement") {
@@ -124,6 +125,7 @@ impl Coordinator {
             return;
         };
         current.noting.remove(&domain);
+        let orphaned = current.orphaned.remove(&domain);
         let answer = match result {
             Ok(()) if current.phase != Phase::Contributions && !mutants::is("late-counts") => {
                 Answer::Late
@@ -138,7 +140,10 @@ impl Coordinator {
                     members: contribution.members.clone(),
                 });
                 current.dropped.remove(&domain);
-                current.away.remove(&domain);
+                match orphaned {
+                    true => current.away.insert(domain.clone()),
+                    false => current.away.remove(&domain),
+                };
                 current.noted.insert(domain.clone(), contribution);
                 Answer::Acknowledged
             }

@@ -12,6 +12,7 @@ use crate::ids::{DomainId, Epoch, NodeId};
 use crate::machine::Context;
 use crate::membership::Word;
 use crate::mutants;
+use crate::plan::Durability;
 use crate::time::Micros;
 use crate::view::{Out, View};
 use crate::wire::Control;
@@ -226,9 +227,11 @@ impl Coordinator {
             let moved = gateways.get(&domain) != Some(&gateway);
             if moved {
                 self.domains.insert(domain.clone(), Domain::default());
-                // The sum lies with the old gateway; members still hold their updates, and the new one makes it again.
+                // The sum lies with the old gateway, unless it is in the journal; members still hold their updates, and the new one makes it
+                // again.
                 let until = cx.now() + self.plan.round.close_limit;
-                if let Some(current) = &mut self.current {
+                let kept = self.plan.round.durability == Durability::Journal;
+                if let Some(current) = self.current.as_mut().filter(|_| !kept) {
                     current.send_away(&domain, until);
                 }
             }

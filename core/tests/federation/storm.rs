@@ -208,7 +208,7 @@ fn fault(rng: &mut Rng, plan: &Plan) -> Fault {
 impl World {
     /// A fault begins.
     pub fn strike(&mut self, fault: Fault) {
-        if !self.storm {
+        if self.now >= self.until {
             return;
         }
         self.check.on_fault(self.now, &fault);
@@ -233,8 +233,8 @@ impl World {
             }
             Fault::Freeze { node, span } => {
                 let entry = self.nodes.get_mut(node).expect("it is in the plan");
-                if entry.alive && !entry.frozen {
-                    entry.frozen = true;
+                if entry.alive && entry.frozen.is_none() {
+                    entry.frozen = Some(self.now);
                     let node = node.clone();
                     self.after(*span, *span, Happening::Thaw(node));
                 }
@@ -264,7 +264,7 @@ impl World {
 
     /// A fault that lasts is over.
     pub fn relent(&mut self, fault: &Fault) {
-        if self.storm {
+        if self.now < self.until {
             self.calm_since = self.now;
             self.apply_fault(fault, false);
         }
@@ -347,6 +347,8 @@ impl World {
         }
         let deadline = self.check.deadline.as_millis() as u64;
         let enough = 2 * deadline + 10_000;
-        self.after(enough, enough, Happening::Stop);
+        if self.plan.rounds > 1000 {
+            self.after(enough, enough, Happening::Stop);
+        }
     }
 }
