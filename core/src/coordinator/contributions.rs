@@ -94,8 +94,10 @@ impl Coordinator {
             return self.check(cx);
         }
         current.orphaned.remove(&domain);
-        current.noting.insert(domain.clone(), contribution.clone());
-        cx.effect(Effect::Note(contribution));
+        let before = current.noting.insert(domain.clone(), contribution.clone());
+        if before.is_none() {
+            cx.effect(Effect::Note(contribution));
+        }
         if mutants::is("early-acknowledgement") {
             self.on_noted(cx, round, domain, attempt, Ok(()));
         }
@@ -116,14 +118,13 @@ impl Coordinator {
         else {
             return;
         };
-        let Some(contribution) = current
-            .noting
-            .get(&domain)
-            .filter(|noting| noting.attempt == attempt)
-            .cloned()
-        else {
+        let Some(contribution) = current.noting.get(&domain).cloned() else {
             return;
         };
+        if contribution.attempt != attempt {
+            // Another one came meanwhile. It is written down after this one and not beside it: the last one on disk must be the newest.
+            return cx.effect(Effect::Note(contribution));
+        }
         current.noting.remove(&domain);
         let orphaned = current.orphaned.remove(&domain);
         let answer = match result {
@@ -150,7 +151,16 @@ impl Coordinator {
             Err(reason) => {
                 let reason = format!("the coordinator could not note it: {reason}");
                 if !current.noted.contains_key(&domain) {
+                    // What is written down of nobody is waited for by nobody: a disk that takes nothing is told now, not at the deadline.
+                    for member in &contribution.members {
+                        current.failed.insert(member.clone(), reason.clone());
+                    }
                     current.dropped.insert(domain.clone(), reason.clone());
+                    cx.report(Event::DomainDropped {
+                        round,
+                        domain: domain.clone(),
+                        reason: reason.clone(),
+                    });
                 }
                 Answer::Refused(reason.into())
             }

@@ -42,6 +42,7 @@ pub(super) struct Current {
     pub(super) failed: BTreeMap<NodeId, String>,
     pub(super) unreachable: BTreeSet<NodeId>,
     pub(super) weights: Vec<Weight>,
+    /// The newest that is to be noted of each domain, whose turn comes once the one before is written.
     pub(super) noting: BTreeMap<DomainId, Contribution>,
     pub(super) noted: BTreeMap<DomainId, Contribution>,
     /// Of the noted ones those whose bytes an earlier life had access to, and this one does not yet.

@@ -365,7 +365,6 @@ impl World {
         for effect in out.effects {
             match effect {
                 Effect::Send(beat) => self.put_beat(link, side, beat),
-                Effect::Crossed(_) => {}
                 Effect::Redial => self.dial(link, 0, 1),
                 Effect::Verdict(verdict) => self.verdict(link, side, verdict),
                 // For the clocks, which no machine here looks at.

@@ -309,7 +309,6 @@ impl World {
             round: collect.round,
             epoch: collect.epoch,
             attempt: collect.attempt,
-            token: 0,
             slices: slices.collect(),
             terms: collect.terms,
         };
