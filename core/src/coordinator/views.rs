@@ -249,8 +249,12 @@ impl Coordinator {
             return;
         };
         if let Err(reason) = result {
-            let reason = format!("membership view {epoch} could not be written down: {reason}");
-            return self.end(cx, reason);
+            // A run that ends, or has ended, needs no view that follows.
+            if self.ending.is_none() {
+                let reason = format!("membership view {epoch} could not be written down: {reason}");
+                self.end(cx, reason);
+            }
+            return;
         }
         let gateways = self.view().gateways.clone();
         cx.report(Event::EpochChanged { view: view.clone() });
