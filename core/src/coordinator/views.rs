@@ -279,7 +279,7 @@ impl Coordinator {
                 let until = cx.now() + self.plan.round.close_limit;
                 let kept = self.plan.round.durability == Durability::Journal;
                 if let Some(current) = self.current.as_mut().filter(|_| !kept) {
-                    current.send_away(&domain, until);
+                    current.put_away(&domain, until);
                 }
             }
         }
