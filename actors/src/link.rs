@@ -91,8 +91,8 @@ pub enum FetchError {
     /// The link closed.
     #[error("the link to {0} closed")]
     Closed(NodeId),
-    /// The peer does not have it.
-    #[error("{peer} does not have it: {reason}")]
+    /// The peer does not have it, or serves as much as it can.
+    #[error("{peer} cannot send it: {reason}")]
     Missing {
         /// Who.
         peer: NodeId,
