@@ -113,6 +113,7 @@ struct Shared {
 struct State {
     limit: Duration,
     training: (Duration, f64),
+    failing_sends: f64,
     nodes: BTreeMap<NodeId, Node>,
     directory: BTreeMap<NodeId, SocketAddr>,
     mourners: Vec<Mourner>,
@@ -161,6 +162,7 @@ impl SimWorld {
                 state: Mutex::new(State {
                     limit: LIMIT,
                     training: TRAINING,
+                    failing_sends: 0.0,
                     nodes: BTreeMap::new(),
                     directory: BTreeMap::new(),
                     mourners: Vec::new(),
@@ -177,6 +179,11 @@ impl SimWorld {
     /// Sets how long local training takes: `base`, give or take the share `spread`.
     pub fn set_training(&self, base: Duration, spread: f64) {
         self.shared.lock().training = (base, spread.clamp(0.0, 1.0));
+    }
+
+    /// Sets how many sends of a contribution fail, 0 to 1: each time one is sent, its connection breaks with this chance. None by default.
+    pub fn set_failing_sends(&self, share: f64) {
+        self.shared.lock().failing_sends = share.clamp(0.0, 1.0);
     }
 
     /// Runs a scenario to its end, then ends every node. `Err` if it takes too long or stands still.

@@ -11,6 +11,7 @@ use crate::env::Files;
 use crate::slab::Pool;
 use tombolo_core::event::RoundRecord;
 use tombolo_core::ids::Round;
+use tombolo_core::mutants;
 use tombolo_core::tensor::{Hash, Layout};
 
 /// Committed states that are kept whatever `checkpoint.every` says: the newest, and one to fall back on should its bytes rot.
@@ -211,6 +212,9 @@ impl Store {
         }
         let name = state::name(&state.record);
         let folder = format!("states/{name}");
+        if mutants::is("record-first") {
+            self.end(state.record.clone(), state.tally, Some(name.clone()))?;
+        }
         state::write(self.files.as_ref(), &folder, layout, state)?;
         self.end(state.record.clone(), state.tally, Some(name))
     }
@@ -328,7 +332,12 @@ impl Store {
                 continue;
             }
             let is_committed = named(round, name);
-            if is_committed && newest < STATES_KEPT {
+            let kept = if mutants::is("last-good-removed") {
+                0
+            } else {
+                STATES_KEPT
+            };
+            if is_committed && newest < kept {
                 newest += 1;
                 surplus.newest = surplus.newest.max(Some(round));
             } else if !(is_committed && round.is_multiple_of(self.every)) {

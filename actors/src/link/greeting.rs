@@ -12,6 +12,7 @@ use super::{Candidate, Current, Link, Message, Trouble, end_of_run, has_left};
 use crate::env::Env;
 use crate::node;
 use crate::shell::{AbortOnDrop, Cx, Reply, later};
+use tombolo_core::mutants;
 
 /// Why a second process of an identity is turned away.
 pub(super) const DUPLICATE: VarInt = VarInt::from_u32(21);
@@ -84,7 +85,7 @@ impl Link {
         let (Some(current), Some(connection)) = (&self.session, stands) else {
             return self.admit(number, incarnation, reply);
         };
-        if current.incarnation == incarnation {
+        if current.incarnation == incarnation || mutants::is("duplicate-accepted") {
             return self.admit(number, incarnation, reply);
         }
         let (before, nudge) = (current.number, current.nudge.clone());

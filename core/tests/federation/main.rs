@@ -98,6 +98,28 @@ impl AddAssign for Tally {
 }
 
 impl Tally {
+    /// The figures of so many seeds in a line, for `cargo xtask soak core`.
+    fn to_json(self, seeds: u64) -> String {
+        let Weather {
+            minutes,
+            faults_a_minute,
+            nodes,
+        } = weather();
+        let Tally {
+            steps,
+            commits,
+            degraded,
+            aborted,
+            resumed,
+            evicted,
+            succeeded,
+            started_over,
+        } = self;
+        format!(
+            r#"{{"seeds":{seeds},"minutes_of_storm_each":{minutes},"faults_a_minute":{faults_a_minute},"nodes_at_most":{nodes},"steps":{steps},"committed":{commits},"degraded":{degraded},"aborted":{aborted},"rounds_gone_on_with":{resumed},"evictions":{evicted},"successions":{succeeded},"started_over":{started_over},"violations":0}}"#
+        )
+    }
+
     fn of(world: &World) -> Tally {
         let check = &world.check;
         let states = |state| check.outcomes.values().filter(move |o| o.1 == state);
@@ -123,7 +145,7 @@ fn no_storm_breaks_an_invariant() {
     let seeds = seeds(300);
     let count = seeds.end - seeds.start;
     let tally = all(seeds, weather());
-    println!("{count} seeds: {tally:?}");
+    println!("{}", tally.to_json(count));
     let enough = |what: u64, each: u64| what >= count * each;
     assert!(
         enough(tally.commits + tally.degraded, 8) && enough(tally.succeeded * 2, 1),

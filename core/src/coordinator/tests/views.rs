@@ -76,6 +76,17 @@ fn a_view_that_cannot_be_written_ends_the_run() {
 }
 
 #[test]
+fn a_run_that_has_ended_does_not_end_again_for_a_view() {
+    let mut run = Run::open(pair((2, 1)));
+    run.join(1);
+    run.tell(standing("d1/n2", Word::Overdue));
+    run.tell(Message::Stop("interrupted".into()));
+    assert_eq!(run.finished().reason, "interrupted");
+    let effects = run.tell(Message::Viewed(2, Err("disk full".into())));
+    assert_eq!(effects, []);
+}
+
+#[test]
 fn the_open_round_goes_on_without_who_is_put_out_and_names_it() {
     let mut run = Run::open(pair((4, 2)));
     run.tell(Message::Up(n("d1/n0")));
