@@ -6,6 +6,7 @@ use crate::event::Event;
 use crate::ids::{Attempt, DomainId, Round};
 use crate::machine::Context;
 use crate::mutants;
+use crate::plan::Durability;
 use crate::wire::{Answer, Contribution, Control};
 
 impl Coordinator {
@@ -152,8 +153,11 @@ impl Coordinator {
                 let reason = format!("the coordinator could not note it: {reason}");
                 if !current.noted.contains_key(&domain) {
                     // What is written down of nobody is waited for by nobody: a disk that takes nothing is told now, not at the deadline.
-                    for member in &contribution.members {
-                        current.failed.insert(member.clone(), reason.clone());
+                    // With a journal it may be the sender that is lost, with the bytes: it has a successor, and members that hold their updates.
+                    if self.plan.round.durability == Durability::Resend {
+                        for member in &contribution.members {
+                            current.failed.insert(member.clone(), reason.clone());
+                        }
                     }
                     current.dropped.insert(domain.clone(), reason.clone());
                     cx.report(Event::DomainDropped {

@@ -214,6 +214,32 @@ fn a_sum_that_is_noted_after_its_gateway_was_lost_is_waited_for_from_the_next_on
     assert!(folds(&effects), "the journal has its bytes: {effects:?}");
 }
 
+/// With a journal the bytes come before the note; a gateway that is lost in between takes nothing with it but time.
+#[test]
+fn a_sum_whose_bytes_are_lost_with_its_gateway_is_made_again_by_the_next_one() {
+    let mut kept = pair((5, 2));
+    kept.round.durability = Durability::Journal;
+    let mut run = Run::weighed(kept);
+    run.tell(Message::Up(n("d1/n0")));
+    run.tell(Message::Up(n("d1/n1")));
+    run.contribute(1, 0, &["d1/n0", "d1/n1", "d1/n2"]);
+    run.contribute(0, 0, &["d0/n0", "d0/n1"]);
+    run.noted(0, 0);
+    let lost = Err("out of reach".into());
+    run.tell(Message::Noted(1, d(1), 0, lost));
+    assert!(
+        run.machine.current.is_some(),
+        "there is no reason to give up"
+    );
+    run.view(Message::Watched(n("d1/n0"), Word::Restoring));
+    let mut again = contribution(1, 1, &["d1/n0", "d1/n1", "d1/n2"]);
+    again.epoch = 1;
+    run.tell(Message::Domain(n("d1/n1"), Control::Contribute(again)));
+    let effects = run.noted(1, 1);
+    let folds = |effect: &Effect| matches!(effect, Effect::Fold(..));
+    assert!(effects.iter().any(folds), "{effects:?}");
+}
+
 #[test]
 fn a_returning_gateway_does_not_take_its_place_back() {
     let mut run = Run::open(pair((2, 1)));
