@@ -21,7 +21,6 @@ use crate::fold;
 use crate::ids::{Attempt, DomainId, NodeId, Round};
 use crate::machine::{Context, Machine};
 use crate::membership::Word;
-use crate::mutants;
 use crate::rng::Rng;
 use crate::tensor::{Hash, Layout};
 use crate::text::Text;
@@ -229,9 +228,6 @@ impl Gateway {
     /// The gateway of a domain whose nodes are `ranks`, in rank order. `tokens` names its orders: of another seed in every life.
     pub fn new(domain: DomainId, ranks: Vec<NodeId>, layout: Layout, mut tokens: Rng) -> Self {
         let slices = fold::slices(layout.len(), ranks.len());
-        if mutants::is("other-life") {
-            tokens = Rng::new(0);
-        }
         let filled = slices
             .iter()
             .enumerate()
