@@ -98,6 +98,7 @@ struct Shared {
     pool: Pool,
     addresses: Arc<Addresses>,
     emulation: Emulation,
+    store: OnceLock<Arc<dyn Files>>,
     nodes: Mutex<BTreeMap<NodeId, Node>>,
 }
 
@@ -198,6 +199,7 @@ impl World {
                 pool,
                 addresses,
                 emulation: Emulation::new(options.seed, &options.links),
+                store: OnceLock::new(),
                 nodes: Mutex::new(BTreeMap::new()),
             }),
             system,
@@ -240,6 +242,12 @@ impl World {
             },
         );
         Ok(env)
+    }
+
+    /// Keeps the coordinator's records in this store instead of its own files. Once, before any node starts.
+    pub(crate) fn keep_records_in(&self, store: Arc<dyn Files>) {
+        // Fails only if there is one.
+        let _ = self.shared.store.set(store);
     }
 
     /// How nodes find each other.
@@ -443,6 +451,11 @@ impl Env for WorldEnv {
 
     fn files(&self) -> Arc<dyn Files> {
         self.files.clone()
+    }
+
+    fn store(&self) -> Arc<dyn Files> {
+        let elsewhere = self.shared.store.get();
+        elsewhere.cloned().unwrap_or_else(|| self.files())
     }
 
     fn advertise(&self, node: &NodeId, address: SocketAddr) -> io::Result<()> {

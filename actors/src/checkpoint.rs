@@ -3,6 +3,7 @@
 //! ```text
 //! commits/000012.json            how round 12 ended; created if absent, so two coordinators cannot both end it
 //! states/000012-<hash>/          model.safetensors, outer.safetensors (if the outer optimizer has state), manifest.json
+//! probe.json                     whose store it is; created at the first start, unless it is the coordinator's own folder
 //! notes/000013/weighing.json     what the open round's first gate has fixed: reports, weights, clip factors
 //! notes/000013/contribution-<domain>.json    acknowledged; with a folder of its bytes if `durability = "journal"`
 //! views/000002.json              who takes part, from epoch 2 on; created if absent
@@ -13,6 +14,7 @@
 //! IO runs off the arbiters.
 
 mod notes;
+mod probe;
 mod state;
 mod store;
 mod survey;
@@ -34,6 +36,7 @@ use tombolo_core::view::View;
 use tombolo_core::wire::Contribution;
 
 pub(crate) use notes::{is_kept, journal, read_chunk, write_chunk};
+pub use probe::Probe;
 pub use state::{MODEL, Manifest};
 pub use store::Store;
 pub use survey::{Kept, Surveyed};
@@ -82,13 +85,21 @@ pub enum CheckpointError {
     },
     /// The state belongs to another run.
     #[error(
-        "the state folder belongs to another configuration ({found:?}, this one is {expected:?}); give --state another folder"
+        "the state folder belongs to another configuration ({found:?}, this one is {expected:?}); give --state another folder, or `store` another URL"
     )]
     OtherRun {
         /// Ours.
         expected: Hash,
         /// Theirs.
         found: Hash,
+    },
+    /// The store makes no difference between creating and replacing.
+    #[error(
+        "{path}: it was there and has been created once more: this store cannot create an object only if it is absent, so two coordinators could both commit a round; use another store"
+    )]
+    Replaces {
+        /// Which file.
+        path: String,
     },
     /// Another coordinator has ended the round.
     #[error("round {0} was ended by another coordinator")]
@@ -108,6 +119,9 @@ impl CheckpointError {
             CheckpointError::Damaged { path, reason } => CheckpointError::Damaged {
                 path: files.locate(&path),
                 reason,
+            },
+            CheckpointError::Replaces { path } => CheckpointError::Replaces {
+                path: files.locate(&path),
             },
             CheckpointError::Newest { round, why, intact } => CheckpointError::Newest {
                 round,
@@ -255,13 +269,13 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// An actor over the node's files. `configuration` is the hash of everything that decides the outcome.
+    /// An actor over the federation's store. `configuration` is the hash of everything that decides the outcome.
     pub fn new(stage: Stage, configuration: Hash, pool: Pool) -> Self {
-        let files = stage.env.files();
+        let files = stage.env.store();
         Checkpoint::on(stage, files, configuration, pool)
     }
 
-    /// As [`Checkpoint::new`], over other files than the node's own.
+    /// As [`Checkpoint::new`], over other files.
     pub fn on(stage: Stage, files: Arc<dyn Files>, configuration: Hash, pool: Pool) -> Self {
         let every = stage.plan.checkpoint.every;
         Checkpoint {

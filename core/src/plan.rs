@@ -320,6 +320,8 @@ pub struct SecurityPlan {
 pub struct CheckpointPlan {
     /// The state folder, resolved against the file's folder.
     pub folder: PathBuf,
+    /// The URL of the object store that holds the coordinator's records; none if they lie in the state folder.
+    pub store: Option<String>,
     /// Which committed states are kept: every so many rounds (the newest two always).
     pub every: u64,
     /// How long a node trains before it writes down where it is.

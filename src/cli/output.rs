@@ -371,7 +371,9 @@ pub fn refuse(common: &Common, error: FederationError) -> Exit {
             return Exit::Usage;
         }
         FederationError::State(StateError::Files { .. }) => Exit::Failed,
-        FederationError::UnknownNode(_) | FederationError::State(_) => Exit::Usage,
+        FederationError::UnknownNode(_)
+        | FederationError::State(_)
+        | FederationError::StoreOccupied(_) => Exit::Usage,
         _ => Exit::Failed,
     };
     fail(common, &error.to_string());

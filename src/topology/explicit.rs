@@ -118,6 +118,9 @@ fn facts(plan: &Plan) -> Vec<(&'static str, String)> {
         ("links", links),
         ("state", plan.checkpoint.folder.display().to_string()),
     ];
+    if let Some(url) = &plan.checkpoint.store {
+        facts.push(("store", url.clone()));
+    }
     if !plan.round.absent.is_empty() {
         let absent = plan.round.absent.iter().map(|(round, nodes)| {
             let names: Vec<&str> = nodes.iter().map(|node| node.as_str()).collect();

@@ -106,6 +106,7 @@ pub fn plan(folder: &Path) -> Plan {
         security: SecurityPlan::default(),
         checkpoint: CheckpointPlan {
             folder: folder.join("state"),
+            store: None,
             every: 1,
             snapshot: Duration::from_secs(10),
         },

@@ -72,6 +72,7 @@ pub fn defaults() -> Plan {
         security: SecurityPlan::default(),
         checkpoint: CheckpointPlan {
             folder: PathBuf::from("state"),
+            store: None,
             every: 1,
             snapshot: Duration::from_secs(10),
         },

@@ -120,7 +120,7 @@ async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<(), Trouble> 
         let elements = left.min(CHUNK_ELEMENTS);
         left -= elements;
         let pieces = source.chunk(setup, contribution, index, elements).await?;
-        let (files, journal) = (env.files(), journal.clone());
+        let (files, journal) = (env.store(), journal.clone());
         let written = work(env, Work::Bytes(elements as u64 * 4), move || {
             checkpoint::write_chunk(files.as_ref(), &journal, index, &pieces)
         });
@@ -142,13 +142,13 @@ fn missing(contribution: &Contribution, reason: String) -> Trouble {
 
 async fn source(setup: &Setup, (contribution, link): &Domain) -> Result<Source, Trouble> {
     let (env, noted) = (setup.stage.env.as_ref(), contribution.clone());
-    let files = env.files();
+    let files = env.store();
     let kept = work(env, Work::Bytes(0), move || {
         checkpoint::is_kept(files.as_ref(), &noted)
     });
     if kept.await.is_ok_and(|kept| kept) {
         return Ok(Source::Kept(
-            env.files(),
+            env.store(),
             checkpoint::journal(contribution).into(),
         ));
     }

@@ -295,6 +295,7 @@ fn plan() -> Plan {
         security: SecurityPlan::default(),
         checkpoint: CheckpointPlan {
             folder: "state".into(),
+            store: None,
             every: 1,
             snapshot: Duration::from_secs(10),
         },

@@ -66,6 +66,7 @@ pub fn plan(sizes: &[usize]) -> Plan {
         security: SecurityPlan::default(),
         checkpoint: CheckpointPlan {
             folder: "state".into(),
+            store: None,
             every: 1,
             snapshot: Duration::from_secs(10),
         },
