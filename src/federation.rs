@@ -13,9 +13,9 @@ mod waiting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use tombolo_actors::aggregate::Weigh;
 use tombolo_actors::checkpoint::{Probe, Store};
@@ -42,7 +42,7 @@ pub(crate) use blueprint::{Blueprint, Built};
 pub use ledger::Ledger;
 pub use recorder::Recorder;
 pub use report::Report;
-pub use running::{DEPARTED, Interrupt, NOT_DRAINED, Running};
+pub use running::{DEPARTED, Interrupt, NOT_DRAINED, Running, STEPPED_DOWN};
 pub use state::{StateError, StateFolder};
 pub(crate) use waiting::Waiting;
 pub use waiting::named;
@@ -404,8 +404,10 @@ impl Federation {
             options.links.clone_from(&plan.links);
         }
         let world = World::new(options).map_err(machine)?;
-        if let Some(files) = objects {
-            world.keep_records_in(files);
+        match objects {
+            Some(files) => world.keep_records_in(files),
+            None if plan.shares_store() => world.keep_records_of(&plan.coordinator),
+            None => {}
         }
         let provider = Shm::new(plan.checkpoint.folder.join("run").join("fabric"));
 
@@ -414,18 +416,32 @@ impl Federation {
             .then(|| Recorder::start(folder_events(&plan)))
             .transpose()
             .map_err(machine)?;
+        let recorder = Arc::new(Mutex::new(recorder));
         let history = Arc::new(History::new(plan.rounds));
         let ledger = Arc::new(Ledger::default());
+        let (roles, role_changes) = watch::channel(());
         let sink: Arc<dyn Fn(Event) + Send + Sync> = {
-            let (events, lines) = (events.clone(), recorder.as_ref().map(Recorder::sender));
-            let (history, ledger) = (history.clone(), ledger.clone());
+            let (events, recorder, plan) = (events.clone(), recorder.clone(), plan.clone());
+            let (history, ledger, hosted) = (history.clone(), ledger.clone(), nodes.clone());
             Arc::new(move |event: Event| {
                 tracing::debug!(?event);
                 history.record(&event);
-                if let Some(lines) = &lines {
-                    lines.record(&event);
-                }
+                record(&recorder, &plan, &event);
                 ledger.record(&event);
+                match &event {
+                    Event::CoordinatorSteppedDown {
+                        by,
+                        epoch,
+                        acted: true,
+                        ..
+                    } if !hosted.contains(by) => ledger.end(format!(
+                        "{STEPPED_DOWN}{by} is the coordinator since membership view {epoch}; start this process again, and it goes on without coordinating"
+                    )),
+                    Event::CoordinatorSteppedDown { .. } | Event::CoordinatorPromoted { .. } => {
+                        roles.send_replace(());
+                    }
+                    _ => {}
+                }
                 // Nobody listening is no error.
                 let _ = events.send(event);
             })
@@ -488,6 +504,7 @@ impl Federation {
             world,
             state,
             recorder,
+            role_changes,
         })
     }
 }
@@ -517,6 +534,20 @@ fn forget_addresses(plan: &Plan, nodes: &BTreeSet<NodeId>) -> Result<(), Federat
             .map_err(|error| FederationError::Machine(error.to_string()))?;
     }
     Ok(())
+}
+
+/// Records an event, if this process is the one that does.
+fn record(recorder: &Mutex<Option<Recorder>>, plan: &Plan, event: &Event) {
+    let mut recorder = recorder.lock().unwrap_or_else(PoisonError::into_inner);
+    if matches!(event, Event::CoordinatorPromoted { .. }) && recorder.is_none() {
+        let started = Recorder::start(folder_events(plan));
+        let started =
+            started.inspect_err(|error| tracing::error!(%error, "events are not recorded"));
+        *recorder = started.ok();
+    }
+    if let Some(recorder) = recorder.as_ref() {
+        recorder.sender().record(event);
+    }
 }
 
 /// The coordinator's records in those files.

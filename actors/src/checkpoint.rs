@@ -15,6 +15,7 @@
 
 mod notes;
 mod probe;
+mod promotion;
 mod state;
 mod store;
 mod survey;
@@ -29,7 +30,7 @@ use crate::shell::{Actor, Cx, Reply, Stage, pause};
 use crate::slab::{Pool, Slab};
 use tombolo_core::coordinator::{Resumed, Weighing};
 use tombolo_core::event::RoundRecord;
-use tombolo_core::ids::{Epoch, Round};
+use tombolo_core::ids::{Epoch, NodeId, Round};
 use tombolo_core::outer::OuterOptimizer;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::view::View;
@@ -37,6 +38,7 @@ use tombolo_core::wire::Contribution;
 
 pub(crate) use notes::{is_kept, journal, read_chunk, write_chunk};
 pub use probe::Probe;
+pub use promotion::Term;
 pub use state::{MODEL, Manifest};
 pub use store::Store;
 pub use survey::{Kept, Surveyed};
@@ -107,6 +109,22 @@ pub enum CheckpointError {
     /// Another coordinator has decided what follows the view before.
     #[error("membership view {0} was written by another coordinator")]
     TakenView(Epoch),
+    /// This node is not the coordinator, or not any more.
+    #[error("{by} is the coordinator since membership view {epoch}")]
+    Superseded {
+        /// Who is.
+        by: NodeId,
+        /// Since which view.
+        epoch: Epoch,
+    },
+    /// This node sees another store than the coordinator.
+    #[error(
+        "{path}: the coordinator's probe is not there, so this node looks at another store than the coordinator, which writes it before its first round; give both the same store"
+    )]
+    NoProbe {
+        /// Which file.
+        path: String,
+    },
 }
 
 impl CheckpointError {
@@ -132,7 +150,9 @@ impl CheckpointError {
             CheckpointError::Files { .. } => self,
             CheckpointError::OtherRun { .. }
             | CheckpointError::Taken(_)
-            | CheckpointError::TakenView(_) => self,
+            | CheckpointError::TakenView(_)
+            | CheckpointError::Superseded { .. }
+            | CheckpointError::NoProbe { .. } => self,
         }
     }
 }
@@ -248,6 +268,12 @@ pub struct State {
 
 /// What it takes.
 pub enum Message {
+    /// The last view, and nothing else: whose the store's rounds are.
+    Look(Reply<Result<Option<View>, CheckpointError>>),
+    /// Make the store this run's, or find that it is.
+    Claim(Hash, Reply<Result<(), CheckpointError>>),
+    /// Make this node the coordinator by the next view; the answer also names the run.
+    Appoint(Reply<Result<(View, Hash), CheckpointError>>),
     /// Load the newest committed state and the notes of the round after it; remove orphans.
     Load(Layout, Reply<Result<Found, CheckpointError>>),
     /// Write a state and its commit record. Asked again, it finds its own work done.
@@ -284,6 +310,13 @@ impl Checkpoint {
         }
     }
 
+    /// The same in a store that coordinators share, one after the other.
+    #[must_use]
+    pub fn shared(mut self, term: Term) -> Self {
+        self.store = self.store.shared(self.stage.node.clone(), term);
+        self
+    }
+
     /// Lets the store work and answers; what takes no answer may follow before the next message is taken.
     fn run<R: Send + 'static>(
         &self,
@@ -315,6 +348,14 @@ impl Actor for Checkpoint {
 
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
         match message {
+            Message::Look(reply) => self.run(cx, 0, reply, Store::last_view, |_| {}),
+            Message::Claim(run, reply) => {
+                self.run(cx, 0, reply, move |store| store.claim(run), |_| {});
+            }
+            Message::Appoint(reply) => {
+                let plan = self.stage.plan.clone();
+                self.run(cx, 0, reply, move |store| store.appoint(&plan), |_| {});
+            }
             Message::Load(layout, reply) => {
                 let bytes = layout.len() * 4;
                 self.run(cx, bytes, reply, move |store| store.load(&layout), |_| {});

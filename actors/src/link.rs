@@ -11,6 +11,7 @@ mod session;
 mod tests;
 mod wire;
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{self, AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -240,7 +241,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Whether this side dials: inside a domain the higher rank, between domains the gateway that is not the coordinator's.
+    /// Whether this side dials: inside a domain the higher rank, between domains whoever cannot coordinate.
     pub fn dials(&self) -> bool {
         dials(&self.stage.plan, &self.stage.node, &self.peer)
     }
@@ -249,7 +250,13 @@ impl Setup {
 /// Whether `node` dials `peer` (rather than waiting to be dialled).
 pub fn dials(plan: &tombolo_core::plan::Plan, node: &NodeId, peer: &NodeId) -> bool {
     if node.domain() != peer.domain() {
-        return *peer == plan.coordinator;
+        let may = |node: &NodeId| (*node == plan.coordinator, plan.may_coordinate(node));
+        return match may(node).cmp(&may(peer)) {
+            Ordering::Less => true,
+            Ordering::Greater => false,
+            // Two standbys.
+            Ordering::Equal => node > peer,
+        };
     }
     plan.domain(&node.domain())
         .is_some_and(|domain| domain.rank(node) > domain.rank(peer))

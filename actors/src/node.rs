@@ -129,6 +129,8 @@ pub struct Node {
     gateway: Option<Gateway>,
     gateway_wakes: bool,
     up: BTreeSet<NodeId>,
+    /// Silent nodes of other domains: a coordinator that begins only now must hear so.
+    watched: BTreeMap<NodeId, Word>,
     bench: Option<Bench>,
     shop: Option<Shop>,
     obtain: Option<(Round, Option<Hash>, Hash)>,
@@ -144,6 +146,7 @@ impl Node {
             gateway: None,
             gateway_wakes: false,
             up: BTreeSet::new(),
+            watched: BTreeMap::new(),
             bench: None,
             shop: Some(Shop::default()),
             obtain: None,
@@ -340,6 +343,7 @@ impl Node {
     }
 
     fn wan_up(&mut self, cx: &mut Cx<Self>, peer: &NodeId) {
+        self.watched.remove(peer);
         if *peer == self.setup.coordinator() {
             if self.is_gateway() {
                 self.setup.presence.joined.store(true, Ordering::Relaxed);
@@ -360,6 +364,11 @@ impl Node {
         }
     }
 
+    fn watch(&mut self, peer: NodeId, word: Word) {
+        self.watched.insert(peer.clone(), word);
+        self.tell_coordinator(tombolo_core::coordinator::Message::Watched(peer, word));
+    }
+
     fn verdict(&mut self, cx: &mut Cx<Self>, peer: NodeId, verdict: Verdict) {
         let neighbour = peer.domain() == self.me().domain();
         match verdict {
@@ -372,10 +381,7 @@ impl Node {
                     self.step_gateway(cx, gateway::Message::MemberUp(peer));
                 }
             }
-            Verdict::Lost => self.tell_coordinator(tombolo_core::coordinator::Message::Watched(
-                peer,
-                Word::Restoring,
-            )),
+            Verdict::Lost => self.watch(peer, Word::Restoring),
             Verdict::Recovered { .. } => {
                 if self.up.contains(&peer) {
                     self.wan_up(cx, &peer);
@@ -384,17 +390,11 @@ impl Node {
             Verdict::Overdue if neighbour => {
                 self.step_gateway(cx, gateway::Message::MemberOverdue(peer))
             }
-            Verdict::Overdue => self.tell_coordinator(tombolo_core::coordinator::Message::Watched(
-                peer,
-                Word::Overdue,
-            )),
+            Verdict::Overdue => self.watch(peer, Word::Overdue),
             Verdict::Left if neighbour => {
                 self.step_gateway(cx, gateway::Message::MemberLeaves(peer))
             }
-            Verdict::Left => self.tell_coordinator(tombolo_core::coordinator::Message::Watched(
-                peer,
-                Word::Left,
-            )),
+            Verdict::Left => self.watch(peer, Word::Left),
             Verdict::Suspected { .. } => {}
         }
     }
@@ -432,6 +432,9 @@ impl Actor for Node {
                 let _ = self.setup.left.send(Some(reason));
             }
             Message::CoordinatorStarted => {
+                for (node, word) in self.watched.clone() {
+                    self.tell_coordinator(tombolo_core::coordinator::Message::Watched(node, word));
+                }
                 let mine = self.me().clone();
                 let wan = self.up.iter().filter(|peer| peer.domain() != mine.domain());
                 for node in wan.chain([&mine]) {

@@ -1,7 +1,8 @@
 //! Who may say what: each control message has one kind of sender and one kind of receiver.
 //!
 //! The sender is the TLS peer of the connection that the message came on, never a name inside it; who is coordinator and gateway, the
-//! receiver's view says. A newer view comes from the coordinator, or through a gateway of the receiver's domain or a successor of it.
+//! receiver's view says. A newer view comes from the coordinator, from who has just become it, or through a gateway of the receiver's domain
+//! or a successor of it.
 
 use crate::ids::NodeId;
 use crate::plan::Plan;
@@ -60,9 +61,11 @@ pub fn authorize(
             "a node of its domain",
             same_domain,
         ),
-        Control::View(_) => {
+        Control::View(told) => {
             let successor = same_domain && plan.may_be_gateway(from);
             let concerned = same_domain || plan.may_be_gateway(to);
+            let is_coordinator =
+                is_coordinator || (told.coordinator == *from && plan.may_coordinate(from));
             (
                 Part::View,
                 "a view",

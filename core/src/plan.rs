@@ -22,6 +22,8 @@ pub struct Plan {
     pub sync_every: SyncEvery,
     /// The node that opens and closes rounds: the first gateway of its domain.
     pub coordinator: NodeId,
+    /// Gateways that a user may make coordinator in its place.
+    pub standby: Vec<NodeId>,
     /// Seeds batch order, initial weights and partitions.
     pub seed: u64,
     /// How rounds open and close.
@@ -353,16 +355,17 @@ impl Plan {
             .collect()
     }
 
-    /// The nodes that `node` keeps a link to: its domain, and across the WAN the coordinator with every gateway and its successors.
+    /// The nodes that `node` keeps a link to: its domain, and across the WAN whoever may coordinate with every gateway and its successors.
     pub fn peers(&self, node: &NodeId) -> Vec<NodeId> {
         let mut peers: Vec<NodeId> = Vec::new();
         for domain in &self.domains {
             if domain.id == node.domain() {
                 peers.extend(domain.nodes.iter().map(|peer| peer.id.clone()));
-            } else if *node == self.coordinator {
+            } else if self.may_coordinate(node) {
                 peers.extend(domain.gateways.iter().cloned());
-            } else if domain.id == self.coordinator.domain() && self.may_be_gateway(node) {
-                peers.push(self.coordinator.clone());
+            } else if self.may_be_gateway(node) {
+                let may = domain.gateways.iter();
+                peers.extend(may.filter(|peer| self.may_coordinate(peer)).cloned());
             }
         }
         peers.retain(|peer| peer != node);
@@ -372,6 +375,16 @@ impl Plan {
     /// Whether the link between two nodes crosses the WAN.
     pub fn is_wan(a: &NodeId, b: &NodeId) -> bool {
         a.domain() != b.domain()
+    }
+
+    /// Whether `node` is the coordinator that the topology names, or a standby.
+    pub fn may_coordinate(&self, node: &NodeId) -> bool {
+        *node == self.coordinator || self.standby.contains(node)
+    }
+
+    /// Whether the store may be changed by more than one coordinator in turn.
+    pub fn shares_store(&self) -> bool {
+        !self.standby.is_empty()
     }
 
     /// Whether `node` is in its domain's list of gateways.

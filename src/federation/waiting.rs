@@ -110,7 +110,13 @@ impl Waiter {
     fn look(&self, now: Micros) -> Option<Word> {
         let led = |(need, wire): &(Need, Arc<Wire>)| need.leads && is_up(wire);
         let missing = self.needs.iter().any(|(_, wire)| !is_up(wire));
-        let led = !self.needs.iter().any(|(need, _)| need.leads) || self.needs.iter().any(led);
+        let leads_itself = {
+            let board = self.board.lock();
+            board.unwrap_or_else(PoisonError::into_inner).acts
+        };
+        let led = leads_itself
+            || !self.needs.iter().any(|(need, _)| need.leads)
+            || self.needs.iter().any(led);
         self.machine
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -37,6 +37,7 @@ pub(super) fn plan(
     let domains = domains::collect(file, &mut mistakes);
     addresses::check(&domains.list, &mut mistakes);
     let coordinator = rounds::coordinator(file, &domains, &mut mistakes);
+    let standby = rounds::standby(file, &domains, coordinator.as_ref(), &mut mistakes);
     let round = rounds::plan(file, &domains, &mut mistakes);
     let links = links::plan(file, &domains, &mut mistakes);
     let model = model(file, folder, &domains, &mut mistakes);
@@ -53,6 +54,7 @@ pub(super) fn plan(
             _ => SyncEvery::Steps(1),
         },
         coordinator,
+        standby,
         seed: federation.whole("seed"),
         round,
         model,

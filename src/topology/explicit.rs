@@ -118,6 +118,10 @@ fn facts(plan: &Plan) -> Vec<(&'static str, String)> {
         ("links", links),
         ("state", plan.checkpoint.folder.display().to_string()),
     ];
+    if !plan.standby.is_empty() {
+        let names: Vec<&str> = plan.standby.iter().map(|node| node.as_str()).collect();
+        facts.push(("standby", names.join(" ")));
+    }
     if let Some(url) = &plan.checkpoint.store {
         facts.push(("store", url.clone()));
     }

@@ -24,6 +24,7 @@ pub fn defaults() -> Plan {
         rounds: 20,
         sync_every: SyncEvery::Steps(50),
         coordinator: domains[0].nodes[0].id.clone(),
+        standby: Vec::new(),
         seed: 7,
         round: RoundPlan {
             quorum: Quorum::All,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{CheckpointError, FORMAT, Store, damaged, files_error, json, other_format};
 use tombolo_core::tensor::Hash;
 
-const PROBE: &str = "probe.json";
+pub(super) const PROBE: &str = "probe.json";
 
 /// What is written into a store before anything else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use super::promotion::Shared;
 use super::{
     CheckpointError, CommitRecord, FORMAT, Found, Loaded, State, Tally, damaged, files_error, json,
     state,
@@ -23,6 +24,7 @@ pub struct Store {
     pub(super) configuration: Hash,
     every: u64,
     pool: Pool,
+    pub(super) shared: Option<Shared>,
 }
 
 impl Store {
@@ -33,6 +35,7 @@ impl Store {
             configuration,
             every,
             pool,
+            shared: None,
         }
     }
 
@@ -45,6 +48,7 @@ impl Store {
     /// # Errors
     /// Records that are not one history of this configuration, or a damaged state or note.
     pub fn load(&self, layout: &Layout) -> Result<Found, CheckpointError> {
+        self.begin_term()?;
         // A record that a killed process did not live to synchronize counts from here on, so it must stay.
         self.settle("commits")?;
         let mut history = self.history()?;
@@ -116,7 +120,9 @@ impl Store {
 
     /// The commit records, which must be one history: rounds 1, 2, 3 without a gap, each what its name says, each with a state exactly if it
     /// was committed.
-    fn history(&self) -> Result<Vec<CommitRecord>, CheckpointError> {
+    pub(super) fn history(&self) -> Result<Vec<CommitRecord>, CheckpointError> {
+        // Before the records: another coordinator may be writing, and writes a state only once the record before it is there.
+        let states = self.list("states")?;
         let mut history = Vec::new();
         for (index, name) in self.list("commits")?.iter().enumerate() {
             let round = index as Round + 1;
@@ -134,7 +140,7 @@ impl Store {
             history.push(record);
         }
         let ended = history.len() as Round;
-        for name in self.list("states")? {
+        for name in states {
             let round = state::round_of(&name);
             if let Some(round) = round.filter(|round| *round > ended + 1) {
                 let reason = format!(
@@ -164,6 +170,7 @@ impl Store {
     /// Nothing counts that was not recorded. [`CheckpointError::Taken`] if somebody else has ended the round.
     pub fn commit(&self, layout: &Layout, state: &State) -> Result<(), CheckpointError> {
         let round = state.record.round;
+        self.check_acting()?;
         match self.record(round) {
             // Its state is named by the record and must not be touched. The same round by the same hand is an answer that got lost.
             Ok(known) => {
@@ -178,7 +185,7 @@ impl Store {
             // There may be a record, and what it names would be overwritten.
             Err(error) => return Err(error),
         }
-        let name = state::name(&state.record);
+        let name = state::name(&state.record, self.term());
         let folder = format!("states/{name}");
         state::write(self.files.as_ref(), &folder, layout, state)?;
         self.end(state.record.clone(), state.tally, Some(name))
@@ -195,6 +202,7 @@ impl Store {
         state: Option<String>,
     ) -> Result<(), CheckpointError> {
         let round = record.round;
+        self.check_acting()?;
         let path = record_path(round);
         let commit = CommitRecord {
             format: FORMAT,
@@ -226,7 +234,8 @@ impl Store {
             let record = self.record(round).ok();
             record.is_some_and(|record| record.state.as_deref() == Some(name))
         };
-        let surplus = self.surplus(ended, |round| round % self.every != 0, named);
+        // A state of the next round may be another coordinator's, about to be recorded.
+        let surplus = self.surplus(ended, ended, |round| round % self.every != 0, named);
         let Ok(mut surplus) = surplus.inspect_err(warn) else {
             return;
         };
@@ -250,7 +259,12 @@ impl Store {
             let record = index.and_then(|index| history.get(index));
             record.is_some_and(|record| record.state.as_deref() == Some(name))
         };
-        let surplus = self.surplus(history.len() as Round, |_| true, named);
+        let ended = history.len() as Round;
+        let orphans = match self.shared {
+            Some(_) => ended,
+            None => ended + 1,
+        };
+        let surplus = self.surplus(ended, orphans, |_| true, named);
         if let Ok(surplus) = surplus.inspect_err(warn) {
             self.remove(surplus);
         }
@@ -264,23 +278,25 @@ impl Store {
         }
     }
 
-    /// What may go once `ended` rounds have ended. Of the rounds that `looked_at` leaves out every state stays.
+    /// What may go once `ended` rounds have ended: of states those up to round `last` that no record names, and those that need not be kept.
+    /// Of the rounds that `looked_at` leaves out every state stays.
     fn surplus(
         &self,
         ended: Round,
+        last: Round,
         looked_at: impl Fn(Round) -> bool,
         named: impl Fn(Round, &str) -> bool,
     ) -> Result<Surplus, CheckpointError> {
         let mut surplus = Surplus::default();
         for name in self.list("notes")? {
-            if name.parse().is_ok_and(|round: Round| round <= ended) {
+            if state::round_of(&name).is_some_and(|round| round <= ended) {
                 surplus.add(format!("notes/{name}"), false);
             }
         }
         let mut newest = 0;
         for name in self.list("states")?.iter().rev() {
             // What has no round in its name is not ours to judge.
-            let Some(round) = state::round_of(name).filter(|round| *round <= ended + 1) else {
+            let Some(round) = state::round_of(name).filter(|round| *round <= last) else {
                 continue;
             };
             if newest == STATES_KEPT && !looked_at(round) {

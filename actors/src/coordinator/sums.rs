@@ -114,7 +114,7 @@ async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<(), Trouble> 
         return Ok(());
     }
     let env = setup.stage.env.as_ref();
-    let journal: Arc<str> = checkpoint::journal(contribution).into();
+    let journal: Arc<str> = checkpoint::journal(contribution, setup.term.epoch()).into();
     let mut left = setup.layout.len();
     for index in 0..contribution.chunks.len() {
         let elements = left.min(CHUNK_ELEMENTS);
@@ -142,14 +142,14 @@ fn missing(contribution: &Contribution, reason: String) -> Trouble {
 
 async fn source(setup: &Setup, (contribution, link): &Domain) -> Result<Source, Trouble> {
     let (env, noted) = (setup.stage.env.as_ref(), contribution.clone());
-    let files = env.store();
+    let (files, term) = (env.store(), setup.term.epoch());
     let kept = work(env, Work::Bytes(0), move || {
-        checkpoint::is_kept(files.as_ref(), &noted)
+        checkpoint::is_kept(files.as_ref(), &noted, term)
     });
     if kept.await.is_ok_and(|kept| kept) {
         return Ok(Source::Kept(
             env.store(),
-            checkpoint::journal(contribution).into(),
+            checkpoint::journal(contribution, setup.term.epoch()).into(),
         ));
     }
     let object = Object::Contribution(contribution.round, contribution.attempt);

@@ -18,6 +18,7 @@ pub fn plan(sizes: &[usize]) -> Plan {
         rounds: 10,
         sync_every: SyncEvery::Steps(1),
         coordinator: domains[0].gateways[0].clone(),
+        standby: Vec::new(),
         seed: 7,
         round: RoundPlan {
             quorum: Quorum::All,
