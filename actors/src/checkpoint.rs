@@ -117,6 +117,16 @@ pub enum CheckpointError {
         /// Since which view.
         epoch: Epoch,
     },
+    /// Somebody else was promoted, and whoever asks may not know.
+    #[error(
+        "{by} was made coordinator by membership view {epoch}; if it is lost, too, promote once more to take over from it"
+    )]
+    Meanwhile {
+        /// Who is.
+        by: NodeId,
+        /// By which view.
+        epoch: Epoch,
+    },
     /// This node sees another store than the coordinator.
     #[error(
         "{path}: the coordinator's probe is not there, so this node looks at another store than the coordinator, which writes it before its first round; give both the same store"
@@ -152,6 +162,7 @@ impl CheckpointError {
             | CheckpointError::Taken(_)
             | CheckpointError::TakenView(_)
             | CheckpointError::Superseded { .. }
+            | CheckpointError::Meanwhile { .. }
             | CheckpointError::NoProbe { .. } => self,
         }
     }
@@ -272,8 +283,8 @@ pub enum Message {
     Look(Reply<Result<Option<View>, CheckpointError>>),
     /// Make the store this run's, or find that it is.
     Claim(Hash, Reply<Result<(), CheckpointError>>),
-    /// Make this node the coordinator by the next view; the answer also names the run.
-    Appoint(Reply<Result<(View, Hash), CheckpointError>>),
+    /// Make this node the coordinator by the next view, if that one is it now; the answer also names the run.
+    Appoint(NodeId, Reply<Result<(View, Hash), CheckpointError>>),
     /// Load the newest committed state and the notes of the round after it; remove orphans.
     Load(Layout, Reply<Result<Found, CheckpointError>>),
     /// Write a state and its commit record. Asked again, it finds its own work done.
@@ -352,9 +363,10 @@ impl Actor for Checkpoint {
             Message::Claim(run, reply) => {
                 self.run(cx, 0, reply, move |store| store.claim(run), |_| {});
             }
-            Message::Appoint(reply) => {
+            Message::Appoint(after, reply) => {
                 let plan = self.stage.plan.clone();
-                self.run(cx, 0, reply, move |store| store.appoint(&plan), |_| {});
+                let job = move |store: &Store| store.appoint(&plan, &after);
+                self.run(cx, 0, reply, job, |_| {});
             }
             Message::Load(layout, reply) => {
                 let bytes = layout.len() * 4;

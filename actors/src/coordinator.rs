@@ -49,6 +49,8 @@ pub struct Durable {
     lives: u64,
     /// Whether this node coordinates, once that is known.
     acts: Option<bool>,
+    /// Who does, as far as this node knows; the topology's choice at first.
+    known: Option<NodeId>,
     /// The run that it was promoted in.
     run: Option<Hash>,
     /// The last round whose record was reported; none before the first life has loaded.
@@ -583,7 +585,10 @@ impl Actor for Coordinator {
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
         match message {
             Message::Promote(reply) => self.promote(cx, reply),
-            Message::Superseded(view) => self.step_down(&view.coordinator, view.epoch),
+            Message::Superseded(view) => {
+                self.setup.durable().known = Some(view.coordinator.clone());
+                self.step_down(&view.coordinator, view.epoch);
+            }
             // Whoever asked hears that nobody answers.
             _ if !self.acts() => {}
             Message::Machine(message) => self.step(cx, Some(message)),

@@ -11,6 +11,7 @@ mod faults;
 mod membership;
 mod nodes;
 mod probe;
+mod promotion;
 mod restart;
 mod seeds;
 mod storm;

@@ -58,10 +58,12 @@ impl Store {
 
     /// Makes the node of this store the coordinator, by the next view; gives that view and the run. Blocks.
     ///
+    /// It takes over from `after` and from nobody else: of two that are promoted at once, one is.
+    ///
     /// # Errors
     /// The coordinator's probe cannot be read back, the store cannot create if absent, the newest state does not verify (nothing could be gone
     /// on from), or somebody else was promoted meanwhile.
-    pub fn appoint(&self, plan: &Plan) -> Result<(View, Hash), CheckpointError> {
+    pub fn appoint(&self, plan: &Plan, after: &NodeId) -> Result<(View, Hash), CheckpointError> {
         let me = match &self.shared {
             Some(shared) => shared.me.clone(),
             None => plan.coordinator.clone(),
@@ -80,9 +82,17 @@ impl Store {
         if last.coordinator == me {
             return Ok((last, probe.run));
         }
+        if last.coordinator != *after {
+            let (by, epoch) = (last.coordinator, last.epoch);
+            return Err(CheckpointError::Meanwhile { by, epoch });
+        }
         let next = last.promoting(&me);
-        self.create_view(&next)?;
-        Ok((next, probe.run))
+        match self.create_view(&next) {
+            Ok(()) => Ok((next, probe.run)),
+            // Perhaps of the coordinator's own making, at this moment.
+            Err(CheckpointError::TakenView(_)) => self.appoint(plan, after),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -51,6 +51,9 @@ impl Coordinator {
             if coordinator.setup.durable().acts.is_some() {
                 return;
             }
+            if let Ok(Ok(Some(view))) = &looked {
+                coordinator.setup.durable().known = Some(view.coordinator.clone());
+            }
             match looked {
                 Ok(Ok(Some(view))) if view.coordinator == me => {
                     coordinator.set_acts(true);
@@ -84,16 +87,21 @@ impl Coordinator {
             return reply.send(Ok(self.machine.view().epoch));
         }
         let checkpoint = self.setup.checkpoint.clone();
-        // Once: asked again after a view was written, it would find its own and be none the wiser.
+        let known = self.setup.durable().known.clone();
+        let after = known.unwrap_or_else(|| self.setup.stage.plan.coordinator.clone());
         let appointed = async move {
-            checkpoint
-                .ask_again(ASKS_MAX, checkpoint::Message::Appoint)
-                .await
+            let question = |reply| checkpoint::Message::Appoint(after.clone(), reply);
+            checkpoint.ask_again(ASKS_MAX, question).await
         };
         later(cx, appointed, move |coordinator, appointed, cx| {
             let (view, run) = match appointed {
                 Ok(Ok(appointed)) => appointed,
-                Ok(Err(error)) => return reply.send(Err(error.to_string())),
+                Ok(Err(error)) => {
+                    if let CheckpointError::Meanwhile { by, .. } = &error {
+                        coordinator.setup.durable().known = Some(by.clone());
+                    }
+                    return reply.send(Err(error.to_string()));
+                }
                 Err(error) => return reply.send(Err(format!("the checkpoint actor: {error}"))),
             };
             let (stage, epoch) = (coordinator.setup.stage.clone(), view.epoch);
@@ -101,7 +109,12 @@ impl Coordinator {
                 // Asked twice.
                 return reply.send(Ok(epoch));
             }
-            coordinator.setup.durable().run = Some(run);
+            {
+                let mut durable = coordinator.setup.durable();
+                // What others have recorded since this node last did is not its to report.
+                (durable.run, durable.reported) = (Some(run), None);
+                durable.known = Some(stage.node.clone());
+            }
             coordinator.set_acts(true);
             stage.report(Event::EpochChanged { view });
             stage.report(Event::CoordinatorPromoted {
