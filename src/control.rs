@@ -54,7 +54,7 @@ impl Control {
     /// Begins to serve in the state folder, under the name of this process's first node.
     pub fn serve(state: &Path, first: &NodeId, sources: Sources) -> io::Result<Control> {
         let path = state.join("run");
-        let name = format!("control-{}.{}.sock", first.domain(), first.name());
+        let name = socket_name(first);
         let named = |error: io::Error| {
             let path = path.join(&name);
             io::Error::new(
@@ -80,6 +80,11 @@ impl Drop for Control {
         // What is left over is found to be dead by whoever connects.
         let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
     }
+}
+
+/// The socket of a process by its first node.
+fn socket_name(first: &NodeId) -> String {
+    format!("control-{}.{}.sock", first.domain(), first.name())
 }
 
 /// A listening socket at `name` in `folder`. The path to it is short however long the folder's own is: a socket address holds 107 bytes.

@@ -153,7 +153,10 @@ pub fn promote(state: &Path, node: &NodeId) -> Result<u64, PromoteError> {
         return Err(elsewhere);
     };
     let mut silent = None;
-    for name in &sockets.names {
+    // Its own first: the lost coordinator's process may be there and answer nobody.
+    let own = super::socket_name(node);
+    let (own, others): (Vec<_>, Vec<_>) = sockets.names.iter().partition(|name| **name == own);
+    for name in own.into_iter().chain(others) {
         let request = Request::Promote { node: node.clone() };
         match sockets.ask_within(name, &request, PROMOTION_LIMIT) {
             Ok(Some(Response::Promoted { epoch, .. })) => return Ok(epoch),

@@ -8,3 +8,4 @@ mod fixture;
 mod fleet;
 mod kills;
 mod leave;
+mod promotion;
