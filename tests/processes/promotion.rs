@@ -45,7 +45,7 @@ fn ended(status: &Value) -> u64 {
 /// gateway.
 #[test]
 fn a_standby_ends_the_run_of_a_coordinator_that_was_killed() {
-    let mut fleet = fleet(60);
+    let mut fleet = fleet(30);
     fleet.more_rounds(3);
     fleet.signal("hq/gate", Signal::KILL);
     fleet.end("hq/gate");
@@ -68,7 +68,7 @@ fn a_standby_ends_the_run_of_a_coordinator_that_was_killed() {
     let coordinator = fleet.end("plant/gate").expect(0);
     let finished = coordinator.finished();
     let rounds = ["committed", "degraded", "aborted"].map(|how| finished[how].as_u64().unwrap());
-    assert_eq!(rounds.iter().sum::<u64>(), 60);
+    assert_eq!(rounds.iter().sum::<u64>(), 30);
     assert!(rounds[2] <= 1, "{finished}");
     for node in ["hq/gate", "plant/c", "lab/gate"] {
         fleet.end(node).expect(0);
