@@ -16,5 +16,5 @@ mod partition;
 mod trainer;
 
 pub use digits::{CLASSES, DataError, Digits, PIXELS, ROWS};
-pub use partition::{PartitionError, partition};
+pub use partition::{Dealt, PartitionError, dealt, partition};
 pub use trainer::{DigitsTrainer, TrainerError};

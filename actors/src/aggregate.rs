@@ -1,5 +1,6 @@
 //! The plugged-in aggregation rule: the trait's implementation in a mailbox, or a user's own actix actor.
 
+use std::fmt;
 use std::sync::Arc;
 
 use actix::Recipient;
@@ -7,7 +8,7 @@ use actix::Recipient;
 use crate::env::{Env, Work, work};
 use crate::shell::{Actor, Cx, Reply, later, pause};
 use crate::slab::SlabMut;
-use tombolo_core::aggregate::{self, AggregateError, Aggregator, Report, Weight};
+use tombolo_core::aggregate::{self, AggregateError, Aggregator, EachFold, Report, Weight};
 use tombolo_core::ids::Round;
 
 /// Asks a user's own actor to fix weights: one for each report, in their order. Answers follow the laws of
@@ -30,8 +31,19 @@ pub enum Message {
         Vec<Report>,
         Reply<Result<Vec<Weight>, AggregateError>>,
     ),
+    /// Begin the fold over each of these updates, for a rule that needs them.
+    Each(Vec<Weight>, Reply<Result<Folder, AggregateError>>),
     /// Have the last word on the mean. The slab is a handle; its elements stay where they are.
     Finish(SlabMut, Reply<Result<SlabMut, AggregateError>>),
+}
+
+/// A round's fold over each update; it is lent to the work on each chunk.
+pub struct Folder(pub Box<dyn EachFold>);
+
+impl fmt::Debug for Folder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Folder")
+    }
 }
 
 /// Who decides.
@@ -116,6 +128,13 @@ impl Actor for Aggregate {
                         .and_then(|weights| aggregate::check(&reports, &weights).map(|()| weights));
                     reply.send(checked);
                 });
+            }
+            (Message::Each(counted, reply), Rule::Trait(_)) => {
+                self.lend(cx, 0, reply, move |rule| rule.each(&counted).map(Folder));
+            }
+            (Message::Each(_, reply), Rule::Actor(_)) => {
+                let reason = "an aggregation actor weighs updates and does not see them".into();
+                reply.send(Err(AggregateError::Rule(reason)));
             }
             (Message::Finish(mut mean, reply), Rule::Trait(_)) => {
                 let bytes = mean.len() as u64 * 4;

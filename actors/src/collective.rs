@@ -3,22 +3,24 @@
 //! Everything is pulled: slices are READ out of the others' regions and folded into memory of this rank's own. The work itself is blocking
 //! and runs off the arbiters, one piece after another; a piece that fails names whose memory is to blame.
 
+use std::ops::Range;
+
 use crate::env::{Work, work};
 use crate::shell::{Actor, Cx, Reply, Stage, pause};
 use crate::slab::{Pool, Slab};
 use crate::verbs::{Fabric, READ_BYTES, Readers};
 use tombolo_core::fold;
-use tombolo_core::gateway::Gather;
+use tombolo_core::gateway::{Collect, Gather};
 use tombolo_core::ids::NodeId;
 use tombolo_core::tensor::Hash;
 use tombolo_core::text::Text;
 use tombolo_core::wire::{
     CHUNK_ELEMENTS, Fold, Folded, Measure, Measured, ModelRef, REGION_HEADER_BYTES, RegionHeader,
-    RegionRef, SliceMeasure,
+    RegionRef, SliceMeasure, Term,
 };
 use tombolo_fabric::Region;
 
-/// A domain's sum and the hashes of its chunks, or which rank's part could not be read and why.
+/// A domain's contribution and the hashes of its chunks, or whose memory could not be read and why.
 pub type Gathered = Result<(Slab, Vec<Hash>), (NodeId, String)>;
 
 /// What it takes.
@@ -29,6 +31,8 @@ pub enum Message {
     Fold(Fold, Reply<Folded>),
     /// READ the folded slices together.
     Gather(Gather, Reply<Gathered>),
+    /// READ the updates one beside the other.
+    Collect(Collect, Reply<Gathered>),
 }
 
 /// See the module.
@@ -46,7 +50,7 @@ struct Bench {
     node: NodeId,
     fabric: Fabric,
     readers: Readers,
-    slices: Vec<std::ops::Range<usize>>,
+    slices: Vec<Range<usize>>,
     output: Option<Region>,
     pool: Pool,
 }
@@ -122,12 +126,16 @@ impl Actor for Collective {
                 let bytes = self.elements * 4;
                 self.run(cx, bytes, reply, move |bench| bench.gather(&gather));
             }
+            Message::Collect(collect, reply) => {
+                let bytes = self.elements * 4 * collect.terms.len();
+                self.run(cx, bytes, reply, move |bench| bench.collect(&collect));
+            }
         }
     }
 }
 
 impl Bench {
-    fn range(&self, slice: u32) -> Result<std::ops::Range<usize>, String> {
+    fn range(&self, slice: u32) -> Result<Range<usize>, String> {
         let range = self.slices.get(slice as usize).cloned();
         range.ok_or_else(|| format!("slice {slice} of {}", self.slices.len()))
     }
@@ -135,9 +143,9 @@ impl Bench {
     fn measure(&mut self, measure: Measure) -> Measured {
         let result = self.measures(&measure);
         Measured {
+            token: measure.token,
             round: measure.round,
             node: measure.node,
-            key: measure.region.key,
             result: result.map_err(Text::from),
         }
     }
@@ -147,6 +155,7 @@ impl Bench {
             epoch: measure.epoch,
             round: measure.round,
             attempt: 0,
+            token: 0,
         };
         self.readers.expect(&measure.region, header)?;
         let mut measures = Vec::with_capacity(measure.slices.len());
@@ -173,6 +182,7 @@ impl Bench {
     fn fold(&mut self, fold: Fold) -> Folded {
         let result = self.folds(&fold);
         Folded {
+            token: fold.token,
             round: fold.round,
             attempt: fold.attempt,
             slices: fold.slices,
@@ -186,6 +196,7 @@ impl Bench {
             epoch: fold.epoch,
             round: fold.round,
             attempt: 0,
+            token: 0,
         };
         for term in &fold.terms {
             self.readers
@@ -214,6 +225,7 @@ impl Bench {
                 epoch: fold.epoch,
                 round: fold.round,
                 attempt: fold.attempt,
+                token: fold.token,
             },
         );
         let mut elements = output.f32s_mut();
@@ -258,6 +270,7 @@ impl Bench {
             epoch: gather.epoch,
             round: gather.round,
             attempt: gather.attempt,
+            token: gather.token,
         };
         for (slice, region) in &gather.parts {
             let blame = |reason| (region.owner.clone(), reason);
@@ -273,10 +286,80 @@ impl Bench {
         let hashes = sum.chunks(CHUNK_ELEMENTS).map(Hash::of).collect();
         Ok((sum.freeze(), hashes))
     }
+
+    /// Every update, clipped: the first chunk of each in turn, then the second of each. Verified slice by slice, as it is for a fold.
+    fn collect(&mut self, collect: &Collect) -> Gathered {
+        let elements = self.slices.last().map_or(0, |last| last.end);
+        let header = RegionHeader {
+            epoch: collect.epoch,
+            round: collect.round,
+            attempt: 0,
+            token: 0,
+        };
+        for term in &collect.terms {
+            self.readers
+                .expect(&term.region, header)
+                .map_err(|reason| (term.node.clone(), reason))?;
+        }
+        let mut updates = self.pool.take(elements * collect.terms.len());
+        let mut hashers = vec![blake3::Hasher::new(); collect.terms.len()];
+        let (mut left, mut hashes) = (&mut updates[..], Vec::new());
+        for start in (0..elements).step_by(CHUNK_ELEMENTS) {
+            let chunk = start..(start + CHUNK_ELEMENTS).min(elements);
+            for (term, hasher) in collect.terms.iter().zip(&mut hashers) {
+                let (target, rest) = left.split_at_mut(chunk.len());
+                left = rest;
+                self.collect_chunk(term, &chunk, target, hasher)
+                    .map_err(|reason| (term.node.clone(), reason))?;
+                hashes.push(Hash::of(target));
+            }
+        }
+        Ok((updates.freeze(), hashes))
+    }
+
+    /// One chunk of one update; the hasher has seen the part of its first slice that lies before it.
+    fn collect_chunk(
+        &mut self,
+        term: &Term,
+        chunk: &Range<usize>,
+        target: &mut [f32],
+        hasher: &mut blake3::Hasher,
+    ) -> Result<(), String> {
+        for (index, slice) in self.slices.iter().enumerate() {
+            let part = shared(slice, chunk);
+            if part.is_empty() {
+                continue;
+            }
+            for piece in pieces(part.clone()) {
+                let bytes = self
+                    .readers
+                    .read(&term.region, piece.start * 4, piece.len() * 4)?;
+                hasher.update(bytes);
+                let target = &mut target[piece.start - chunk.start..piece.end - chunk.start];
+                fold::scale_into(target, term.factor, bytemuck::cast_slice(bytes));
+            }
+            if part.end < slice.end {
+                continue;
+            }
+            let found = Hash(*hasher.finalize().as_bytes());
+            if term.checksums.get(index) != Some(&found) {
+                return Err(format!(
+                    "slice {index} of its update is not what was measured"
+                ));
+            }
+            hasher.reset();
+        }
+        Ok(())
+    }
+}
+
+/// What of a slice lies in a chunk.
+fn shared(slice: &Range<usize>, chunk: &Range<usize>) -> Range<usize> {
+    slice.start.max(chunk.start)..slice.end.min(chunk.end)
 }
 
 /// A range in pieces of one READ.
-fn pieces(range: std::ops::Range<usize>) -> impl Iterator<Item = std::ops::Range<usize>> {
+fn pieces(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let step = READ_BYTES / 4;
     range
         .clone()
@@ -322,6 +405,7 @@ pub fn read_model(
             epoch: 0,
             round: model.round,
             attempt: 0,
+            token: 0,
         },
     )?;
     let mut hasher = blake3::Hasher::new();

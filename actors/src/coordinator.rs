@@ -1,6 +1,7 @@
 //! The federation's coordinator: performs what [`tombolo_core::coordinator::Coordinator`] decides.
 
 mod compute;
+mod each;
 mod promotion;
 mod sums;
 
@@ -16,6 +17,7 @@ use crate::node;
 use crate::shell::{ASKS_MAX, AbortOnDrop, Actor, Cx, Handle, Reply, Stage, later};
 use crate::slab::{Pool, Slab, SlabMut};
 use compute::{Bench, Computed, compute, lock, norm, start};
+use tombolo_core::aggregate::Needs;
 use tombolo_core::coordinator::{self as machine, Effect, FoldError, Weighing};
 use tombolo_core::event::{Event, RoundRecord, RoundState};
 use tombolo_core::ids::{DomainId, Epoch, NodeId, Round};
@@ -315,7 +317,10 @@ impl Coordinator {
         );
         let (setup, link) = (self.setup.clone(), self.link(&domain));
         let noted = async move {
-            if setup.stage.plan.round.durability == Durability::Journal {
+            // A rule that looks at all updates before it folds them reads them twice; they cross the WAN once.
+            let plan = &setup.stage.plan;
+            let twice = plan.aggregator.needs == Needs::EachTwice;
+            if twice || plan.round.durability == Durability::Journal {
                 let domain = (contribution.clone(), link);
                 sums::write_down(&setup, &domain).await?;
             }
@@ -347,9 +352,10 @@ impl Coordinator {
             (contribution, link)
         });
         let domains: Vec<sums::Domain> = with_links.collect();
+        let weights = self.machine.weights().to_vec();
         let (setup, own, life) = (self.setup.clone(), self.own.clone(), self.life);
         let task = tokio::task::spawn_local(async move {
-            let result = sums::fold(&setup, &domains).await;
+            let result = sums::fold(&setup, &domains, &weights).await;
             let message = Message::Folded(life, round, start, result.map(Box::new));
             // Fails only if the actor is gone for good, and the run with it.
             let _ = own.tell(message).await;

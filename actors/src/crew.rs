@@ -10,6 +10,7 @@ use tokio::sync::{SetOnce, watch};
 
 use crate::aggregate::{self, Aggregate, Rule};
 use crate::checkpoint::{self, Checkpoint, Term};
+use crate::clock_sync::{self, ClockSync};
 use crate::collective::{self, Collective};
 use crate::coordinator::{self, Coordinator, TrainerFactory};
 use crate::env::{Class, Env};
@@ -24,6 +25,7 @@ use crate::verbs::{self, Fabric, Verbs};
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::tensor::{Hash, Layout};
+use tombolo_core::time::Micros;
 use tombolo_core::view::Seen;
 use tombolo_fabric::Device;
 
@@ -73,6 +75,10 @@ pub struct Crew {
     pub links: BTreeMap<NodeId, Handle<link::Message>>,
     /// By peer.
     pub heartbeats: BTreeMap<NodeId, Handle<heartbeat::Message>>,
+    /// By peer.
+    pub clock_syncs: BTreeMap<NodeId, Handle<clock_sync::Message>>,
+    /// By peer: its clock, for status.
+    pub clocks: BTreeMap<NodeId, Arc<clock_sync::Known>>,
     /// By peer: liveness for status.
     pub liveness: BTreeMap<NodeId, Arc<Mutex<tombolo_core::heartbeat::Heartbeat>>>,
     /// By peer.
@@ -93,6 +99,8 @@ pub struct Crew {
     pub left: watch::Receiver<Option<String>>,
     /// Its fabric.
     pub fabric: Fabric,
+    /// Which life of the node this is, as its peers are told.
+    pub incarnation: u64,
     endpoint: quinn::Endpoint,
     env: Arc<dyn Env>,
 }
@@ -126,7 +134,7 @@ impl Crew {
     }
 
     /// The types of actors that every node has.
-    pub const ACTORS: [&str; 7] = [
+    pub const ACTORS: [&str; 8] = [
         "Node",
         "Quic",
         "Verbs",
@@ -134,12 +142,13 @@ impl Crew {
         "Checkpoint",
         "Link",
         "Heartbeat",
+        "ClockSync",
     ];
 
     /// The types that only nodes have that may coordinate.
     pub const COORDINATORS_ACTORS: [&str; 2] = ["Coordinator", "Aggregate"];
 
-    /// Makes an actor of this node panic, by its type's name; for `Link` and `Heartbeat` all of them.
+    /// Makes an actor of this node panic, by its type's name; for those of each peer all of them.
     ///
     /// # Errors
     /// A queue is full, or there is no actor of that name here.
@@ -158,6 +167,10 @@ impl Crew {
                 .heartbeats
                 .values()
                 .try_for_each(|heartbeat| heartbeat.inject_panic(reason)),
+            "ClockSync" => self
+                .clock_syncs
+                .values()
+                .try_for_each(|clock| clock.inject_panic(reason)),
             "Coordinator" => self
                 .coordinator
                 .as_ref()
@@ -187,11 +200,18 @@ impl Crew {
         ];
         let links = self.links.values().map(Handle::depth);
         let heartbeats = self.heartbeats.values().map(Handle::depth);
+        let clocks = self.clock_syncs.values().map(Handle::depth);
         own.into_iter()
             .chain(links)
             .chain(heartbeats)
+            .chain(clocks)
             .max()
             .unwrap_or(0)
+    }
+
+    /// The time of this node's monotonic clock.
+    pub fn now(&self) -> Micros {
+        self.env.now()
     }
 
     /// Waits until what was said last has been sent.
@@ -305,6 +325,7 @@ impl Crew {
             })
         };
 
+        let (mut clock_syncs, mut clocks) = (BTreeMap::new(), BTreeMap::new());
         let (mut links, mut heartbeats, mut liveness, mut wires, mut outboxes) = (
             BTreeMap::new(),
             BTreeMap::new(),
@@ -335,6 +356,16 @@ impl Crew {
                 &plan.heartbeat,
                 spread,
             )));
+            let setup = clock_sync::Setup {
+                stage: stage.clone(),
+                peer: peer.clone(),
+                known: Arc::default(),
+            };
+            clocks.insert(peer.clone(), setup.known.clone());
+            let clock = supervise(&stage, Class::Network, &key, move |_| {
+                ClockSync::new(setup.clone())
+            });
+            clock_syncs.insert(peer.clone(), clock.clone());
             let setup = heartbeat::Setup {
                 stage: stage.clone(),
                 peer: peer.clone(),
@@ -342,6 +373,7 @@ impl Crew {
                 link: link.clone(),
                 machine: machine.clone(),
                 node: node.clone(),
+                clock,
             };
             let heartbeat = supervise(&stage, Class::Network, &key, move |own| {
                 Heartbeat::new(setup.clone(), own.clone())
@@ -405,6 +437,8 @@ impl Crew {
             checkpoint,
             links,
             heartbeats,
+            clock_syncs,
+            clocks,
             liveness,
             wires,
             outboxes,
@@ -415,6 +449,7 @@ impl Crew {
             presence,
             left,
             fabric,
+            incarnation,
             endpoint,
             env: stage.env,
         })

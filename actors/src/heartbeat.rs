@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use quinn::{ConnectionError, VarInt};
 
+use crate::clock_sync;
 use crate::link::{self, Agreed, Wire};
 use crate::node;
 use crate::shell::{AbortOnDrop, Actor, Cx, Handle, Stage};
@@ -39,6 +40,8 @@ pub struct Setup {
     pub machine: Arc<Mutex<heartbeat::Heartbeat>>,
     /// Takes verdicts.
     pub node: Handle<node::Message>,
+    /// Takes the stamps of heartbeats that crossed.
+    pub clock: Handle<clock_sync::Message>,
 }
 
 /// See the module.
@@ -155,6 +158,7 @@ impl Watch {
             for effect in effects {
                 match effect {
                     Effect::Send(heartbeat) => self.send(heartbeat),
+                    Effect::Crossed(exchange) => self.crossed(exchange),
                     Effect::Redial => self.setup.link.deliver(link::Message::Redial),
                     Effect::Verdict(verdict) => {
                         if self.own.tell(Message(verdict)).await.is_err() {
@@ -276,6 +280,17 @@ impl Watch {
             let bytes = Bytes::copy_from_slice(&heartbeat.to_bytes());
             // One that cannot be sent is as good as lost: the next one follows.
             let _ = current.agreed.connection.send_datagram(bytes);
+        }
+    }
+
+    fn crossed(&self, exchange: wire::Exchange) {
+        if let Some(current) = &self.current {
+            let life = current.agreed.life;
+            // One that finds no room tells no more than the next one will.
+            let _ = self
+                .setup
+                .clock
+                .post(clock_sync::Message { life, exchange });
         }
     }
 

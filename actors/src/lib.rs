@@ -8,6 +8,7 @@
 
 pub mod aggregate;
 pub mod checkpoint;
+pub mod clock_sync;
 pub mod collective;
 pub mod coordinator;
 pub mod crew;

@@ -11,7 +11,6 @@ mod session;
 mod tests;
 mod wire;
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{self, AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -250,13 +249,7 @@ impl Setup {
 /// Whether `node` dials `peer` (rather than waiting to be dialled).
 pub fn dials(plan: &tombolo_core::plan::Plan, node: &NodeId, peer: &NodeId) -> bool {
     if node.domain() != peer.domain() {
-        let may = |node: &NodeId| (*node == plan.coordinator, plan.may_coordinate(node));
-        return match may(node).cmp(&may(peer)) {
-            Ordering::Less => true,
-            Ordering::Greater => false,
-            // Two standbys.
-            Ordering::Equal => node > peer,
-        };
+        return plan.dials_across(node, peer);
     }
     plan.domain(&node.domain())
         .is_some_and(|domain| domain.rank(node) > domain.rank(peer))

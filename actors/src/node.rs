@@ -10,7 +10,7 @@ mod keep;
 mod obtain;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{SetOnce, watch};
@@ -62,6 +62,8 @@ pub const DEPARTED: &str = "it left as it was told to";
 pub struct Presence {
     joined: AtomicBool,
     leaves: AtomicBool,
+    /// How often it became its domain's gateway.
+    terms: AtomicU64,
 }
 
 impl Presence {
@@ -127,6 +129,8 @@ pub struct Node {
     own: Handle<Message>,
     member: Option<Member>,
     gateway: Option<Gateway>,
+    /// Which of this node's terms as a gateway it is.
+    term: u64,
     gateway_wakes: bool,
     up: BTreeSet<NodeId>,
     /// Silent nodes of other domains: a coordinator that begins only now must hear so.
@@ -144,6 +148,7 @@ impl Node {
             own,
             member: None,
             gateway: None,
+            term: 0,
             gateway_wakes: false,
             up: BTreeSet::new(),
             watched: BTreeMap::new(),

@@ -1,38 +1,58 @@
 //! How updates become one: the seam for aggregation rules.
 //!
 //! A rule looks at what is known of every update (its sender's word: rows and loss; its peers' measure: norm and finiteness) and fixes one
-//! weight and one clip factor for each. The fold itself is the same for every rule, so the mean over a domain is made inside it and only
-//! one sum per domain crosses the WAN.
+//! weight and one clip factor for each. For most rules the fold itself is the same, so the mean over a domain is made inside it and only
+//! one sum per domain crosses the WAN. A rule that must see each update says so ([`Needs`]), gets them all, and folds them itself
+//! ([`EachFold`]): one update per node crosses the WAN.
 //!
 //! The order of calls in a round: [`refusal`] on each report, then [`weigh`] on those that may be seen, then the fold, then
 //! [`Aggregator::finish`] on the mean. A rule is one sibling file and one line in [`BUILT_IN`]; the laws in `laws.rs` then run on it.
 
+mod centred_clipping;
 mod clip;
 mod dynamic_weighted;
+mod each;
 mod fedavg;
+mod krum;
 #[cfg(test)]
 mod laws;
+mod median;
+mod trimmed_mean;
 
 use serde::{Deserialize, Serialize};
 
 use crate::event::Objection;
 use crate::fold;
 use crate::ids::NodeId;
-use crate::plan::{AggregatorPlan, BaseWeights};
+use crate::plan::{AggregatorPlan, BaseWeights, Clip};
 
+pub use centred_clipping::CentredClipping;
 pub use clip::{clip_factors, lower_median};
 pub use dynamic_weighted::DynamicWeighted;
+pub use each::{EachFold, fold_each};
 pub use fedavg::FedAvg;
+pub use krum::Krum;
+pub use median::Median;
+pub use trimmed_mean::TrimmedMean;
+
+use each::by_element;
 
 /// Makes a rule from its settings.
 pub type Build = fn(&AggregatorPlan) -> Box<dyn Aggregator>;
 
 /// The built-in rules by the name they have in `[aggregator] kind`.
 pub const BUILT_IN: &[(&str, Build)] = &[
+    ("centred-clipping", |plan| {
+        Box::new(CentredClipping::new(plan))
+    }),
     ("dynamic-weighted", |plan| {
         Box::new(DynamicWeighted::new(plan))
     }),
     ("fedavg", |plan| Box::new(FedAvg::new(plan))),
+    ("krum", |plan| Box::new(Krum::new(plan))),
+    ("median", |plan| Box::new(Median::new(plan))),
+    ("multi-krum", |plan| Box::new(Krum::multi(plan))),
+    ("trimmed-mean", |plan| Box::new(TrimmedMean::new(plan))),
 ];
 
 /// The built-in rule that `plan.kind` names; `None` if there is none of that name.
@@ -114,16 +134,58 @@ pub enum AggregateError {
         /// The nodes of the weights.
         found: String,
     },
+    /// Too few updates for a rule that must outvote the bad ones.
+    #[error(
+        "{updates} updates with a weight are too few: with its settings the rule needs {least}"
+    )]
+    TooFew {
+        /// How many there were.
+        updates: usize,
+        /// How many it takes.
+        least: usize,
+    },
     /// A rule of the user's own failed.
     #[error("{0}")]
     Rule(String),
 }
 
+/// What a rule must be given of a round's updates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Needs {
+    /// Their weighted sum: one tensor per domain crosses the WAN.
+    #[default]
+    Sum,
+    /// Each of them: one tensor per node crosses the WAN.
+    Each,
+    /// Each of them, and all of them looked at before the first is folded: the coordinator writes them down on their way.
+    EachTwice,
+}
+
 /// An aggregation rule.
 pub trait Aggregator: Send {
+    /// What it must be given; the same in every round.
+    fn needs(&self) -> Needs {
+        Needs::Sum
+    }
+
+    /// The fewest updates with a weight that it can decide about.
+    fn least(&self) -> usize {
+        1
+    }
+
     /// Fixes a weight and a clip factor for each report, in the order given. Reports are sorted by node; updates that are not finite have
     /// been refused before.
     fn weigh(&mut self, reports: &[Report]) -> Result<Vec<Weight>, AggregateError>;
+
+    /// Begins the fold over each update, for a rule that [`needs`](Self::needs) them: over those of `counted`, all with a weight and clipped, in that order.
+    ///
+    /// # Errors
+    /// A rule that needs only the sum, or updates that it cannot decide about.
+    fn each(&mut self, _counted: &[Weight]) -> Result<Box<dyn EachFold>, AggregateError> {
+        Err(AggregateError::Rule(
+            "this rule has no fold over each update".into(),
+        ))
+    }
 
     /// Last word on the mean of the round, in place. Most rules leave it alone.
     fn finish(&mut self, _mean: &mut [f32]) -> Result<(), AggregateError> {
@@ -209,6 +271,34 @@ pub fn base_weight(base: BaseWeights, report: &Report) -> f64 {
         BaseWeights::Samples => report.samples as f64,
         BaseWeights::Equal => 1.0,
     }
+}
+
+/// The weight one for every update that was made from rows: rules that ask which updates agree count every node alike.
+fn equal_weights(clip: Clip, reports: &[Report]) -> Vec<Weight> {
+    let base: Vec<f64> = reports
+        .iter()
+        .map(|report| base_weight(BaseWeights::Equal, report))
+        .collect();
+    let clips = clip_factors(clip, reports, &base);
+    let weighed = reports.iter().zip(base.into_iter().zip(clips));
+    weighed
+        .map(|(report, (weight, clip))| Weight {
+            node: report.node.clone(),
+            weight,
+            clip,
+            reason: String::new(),
+        })
+        .collect()
+}
+
+/// These weights, if they are enough for the rule. None at all is another mistake, told by [`check`].
+fn enough(rule: &dyn Aggregator, weights: Vec<Weight>) -> Result<Vec<Weight>, AggregateError> {
+    let updates = weights.iter().filter(|weight| weight.weight > 0.0).count();
+    if (1..rule.least()).contains(&updates) {
+        let least = rule.least();
+        return Err(AggregateError::TooFew { updates, least });
+    }
+    Ok(weights)
 }
 
 /// The first few names, for a message that stays short.

@@ -245,6 +245,27 @@ mod tests {
         }
     }
 
+    /// A standby makes itself coordinator by the view that it tells; nobody else can, and it can make nobody else.
+    #[test]
+    fn a_view_also_comes_from_whoever_it_makes_coordinator_if_it_is_a_standby() {
+        let mut plan = plan(&[3, 3, 3]);
+        let n = |text: &str| text.parse::<NodeId>().unwrap();
+        plan.standby = vec![n("d1/n0")];
+        let view = View::first(&plan);
+        let told = |by: &str| Control::View(view.promoting(&n(by)));
+        let says = |from: &str, to: &str, control: &Control| {
+            authorize(&plan, &view, &n(to), &n(from), control).is_ok()
+        };
+        assert!(says("d1/n0", "d0/n0", &told("d1/n0")));
+        assert!(says("d1/n0", "d2/n0", &told("d1/n0")));
+        assert!(
+            !says("d1/n0", "d2/n1", &told("d1/n0")),
+            "not a gateway's business"
+        );
+        assert!(!says("d2/n0", "d0/n0", &told("d2/n0")), "it is no standby");
+        assert!(!says("d1/n0", "d2/n0", &told("d2/n0")), "for itself only");
+    }
+
     #[test]
     fn a_refusal_names_both_sides_and_who_may() {
         let plan = plan(&[3, 3]);

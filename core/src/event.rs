@@ -114,6 +114,8 @@ pub enum Event {
         epoch: Epoch,
         acted: bool,
     },
+    /// A peer's clock is not where two sound clocks could be: one of them was stopped or set. What was known of it is forgotten.
+    ClockJumped { node: NodeId, peer: NodeId },
     /// A membership view is written down and holds.
     EpochChanged { view: View },
     /// A node is out of the view, for this long at least.

@@ -3,20 +3,26 @@
 //! Members export updates; every rank that can be reached measures its slices of each of them; the gateway reports norms, gets weights, has
 //! the ranks fold their slices, gathers the parts and announces one contribution. Whoever fails on the way is left out by starting the fold
 //! again without its term, never by subtracting it. Slices are fixed by the domain's size; who works on a slice changes with who is there.
+//!
+//! Orders outlive whoever gave them: a rank may still work for an earlier life of the gateway, for the gateway before it, or on an update that
+//! another has replaced. So each order carries a token, drawn in this life for what it is about, and only answers with that token are taken.
 
 mod folding;
 mod measure;
+mod model;
 mod views;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::aggregate::{Report, Weight};
+use crate::aggregate::{Needs, Report, Weight};
 use crate::event::{Event, Objection};
 use crate::fold;
 use crate::ids::{Attempt, DomainId, NodeId, Round};
 use crate::machine::{Context, Machine};
 use crate::membership::Word;
+use crate::mutants;
+use crate::rng::Rng;
 use crate::tensor::{Hash, Layout};
 use crate::text::Text;
 use crate::view::View;
@@ -24,6 +30,8 @@ use crate::wire::{
     Commit, Contribution, Control, Exported, Join, ModelRef, Open, RegionRef, SliceMeasure, Term,
     Train,
 };
+
+pub use folding::{Collect, Gather};
 
 /// Starts of one round's fold. More than the members that can fail one after another in a round worth finishing.
 pub const ATTEMPTS_MAX: Attempt = 64;
@@ -79,32 +87,25 @@ pub enum Effect {
     },
     /// READ the folded slices together, scale by 2 to the minus `exponent`, hash the chunks, keep the result for the coordinator to fetch.
     Gather(Gather),
+    /// The rule must see each update: READ them one beside the other, verified and clipped, hash the chunks, keep the result for the coordinator to
+    /// fetch; answer with [`Message::Gathered`], which then blames the member whose update could not be read.
+    Collect(Collect),
     /// The run is over for this domain.
     Finished(String),
-}
-
-/// See [`Effect::Gather`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct Gather {
-    /// The round.
-    pub round: Round,
-    /// The view.
-    pub epoch: u64,
-    /// Which start of the fold.
-    pub attempt: Attempt,
-    /// The power of two to divide by.
-    pub exponent: i32,
-    /// Where each slice lies.
-    pub parts: Vec<(u32, RegionRef)>,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Gateway {
+    tokens: Rng,
+    /// The token of this life.
+    life: u64,
     domain: DomainId,
     ranks: Vec<NodeId>,
     layout: Layout,
     slices: Vec<u32>,
+    /// Whether the rule folds the updates itself, so that the domain hands on each of them.
+    hands_on: bool,
     model: Option<ModelRef>,
     obtaining: Option<(Round, Option<Hash>, Hash)>,
     obtain_tries: u32,
@@ -152,6 +153,7 @@ struct Weighed {
 
 #[derive(Debug)]
 struct Export {
+    token: u64,
     exported: Exported,
     pending: BTreeMap<NodeId, Vec<u32>>,
     measured: BTreeMap<u32, SliceMeasure>,
@@ -162,6 +164,7 @@ struct Export {
 
 #[derive(Debug)]
 struct Folding {
+    token: u64,
     attempt: Attempt,
     terms: Vec<Term>,
     members: Vec<NodeId>,
@@ -223,18 +226,24 @@ fn take(pending: &mut BTreeMap<NodeId, Vec<u32>>, rank: &NodeId, slice: u32) -> 
 }
 
 impl Gateway {
-    /// The gateway of a domain whose nodes are `ranks`, in rank order.
-    pub fn new(domain: DomainId, ranks: Vec<NodeId>, layout: Layout) -> Self {
+    /// The gateway of a domain whose nodes are `ranks`, in rank order. `tokens` names its orders: of another seed in every life.
+    pub fn new(domain: DomainId, ranks: Vec<NodeId>, layout: Layout, mut tokens: Rng) -> Self {
         let slices = fold::slices(layout.len(), ranks.len());
+        if mutants::is("other-life") {
+            tokens = Rng::new(0);
+        }
         let filled = slices
             .iter()
             .enumerate()
             .filter(|(_, range)| !range.is_empty());
         Gateway {
+            life: tokens.next_u64(),
+            tokens,
             domain,
             slices: filled.map(|(index, _)| index as u32).collect(),
             ranks,
             layout,
+            hands_on: false,
             model: None,
             obtaining: None,
             obtain_tries: 0,
@@ -249,6 +258,14 @@ impl Gateway {
             told: BTreeMap::new(),
             watch: watch::Watch::default(),
             current: None,
+        }
+    }
+
+    /// For a rule that needs this: its sum by default.
+    pub fn for_rule(self, needs: Needs) -> Self {
+        Gateway {
+            hands_on: needs != Needs::Sum,
+            ..self
         }
     }
 
@@ -299,6 +316,7 @@ impl Gateway {
             return;
         }
         let train = Train {
+            token: self.life,
             run: open.run,
             round: open.round,
             epoch: open.epoch,
@@ -317,27 +335,6 @@ impl Gateway {
                 }
             }
         }
-    }
-
-    fn obtain(
-        &mut self,
-        cx: &mut Context<'_, Effect>,
-        round: Round,
-        base: Option<Hash>,
-        hash: Hash,
-    ) {
-        let held = self.model.as_ref().map(|model| (model.round, model.hash));
-        // An older one is an echo: committed rounds only grow.
-        if held.is_some_and(|held| held == (round, hash) || held.0 > round) {
-            return;
-        }
-        if self.obtaining.is_some_and(|(_, _, wanted)| wanted == hash) {
-            return;
-        }
-        let base = base.filter(|base| self.model.as_ref().is_some_and(|model| model.hash == *base));
-        self.obtaining = Some((round, base, hash));
-        self.obtain_tries = 0;
-        cx.effect(Effect::Obtain { round, base, hash });
     }
 
     fn on_open(&mut self, cx: &mut Context<'_, Effect>, mut open: Open) {
@@ -508,8 +505,14 @@ impl Gateway {
                 self.resume_work(cx);
             }
             Control::Exported(exported) => self.on_exported(cx, node, exported),
-            Control::Failed { round, reason } => {
-                if self.round() == Some(round) {
+            Control::Failed {
+                round,
+                token,
+                reason,
+            } => {
+                if token.is_some_and(|token| token != self.life) {
+                    // It could not do what an earlier gateway asked for; it was asked anew since.
+                } else if self.round() == Some(round) {
                     self.unreadable(cx, &node, &reason);
                 } else if let Some(model) = self.model.clone().filter(|model| model.round >= round)
                 {
@@ -537,52 +540,6 @@ impl Gateway {
         self.stand(cx, &node, Word::Left);
         self.silent.insert(node);
         self.resume_work(cx);
-    }
-
-    fn tell_adopted(&mut self, cx: &mut Context<'_, Effect>) {
-        let Some((round, hash)) = self.model.as_ref().map(|model| (model.round, model.hash)) else {
-            return;
-        };
-        let everyone = self
-            .present
-            .iter()
-            .all(|node| self.holds.get(node) == Some(&(round, hash)));
-        if everyone && !self.present.is_empty() && self.adopted != Some((round, hash)) {
-            self.adopted = Some((round, hash));
-            cx.effect(Effect::Tell(Control::Adopted {
-                round,
-                hash,
-                nodes: self.present.iter().cloned().collect(),
-            }));
-        }
-    }
-
-    fn on_unobtained(&mut self, cx: &mut Context<'_, Effect>, round: Round, reason: &str) {
-        let Some((_, _, hash)) = self.obtaining.filter(|(wanted, ..)| *wanted == round) else {
-            return;
-        };
-        self.obtain_tries += 1;
-        if self.obtain_tries <= TRIES_MAX {
-            // A step that did not fit or did not come: the whole model always does.
-            self.obtaining = Some((round, None, hash));
-            let base = None;
-            return cx.effect(Effect::Obtain { round, base, hash });
-        }
-        // The next Open or Commit, or the coordinator's answer to a join, asks for it again. Until then nobody need wait.
-        self.obtaining = None;
-        let Some(open) = self.current.as_ref().map(|current| &current.open) else {
-            return;
-        };
-        if (open.base_round, open.base) != (round, hash) {
-            return;
-        }
-        for node in &open.cohort {
-            cx.effect(Effect::Tell(Control::Unreachable {
-                round: open.round,
-                node: node.clone(),
-                reason: format!("its domain could not get the model: {reason}").into(),
-            }));
-        }
     }
 
     /// Takes it that a rank will not answer what it was asked before.

@@ -60,6 +60,8 @@ pub enum Message {
 pub enum Effect {
     /// Send to the peer.
     Send(wire::Heartbeat),
+    /// Two heartbeats crossed: a sight of the peer's clock.
+    Crossed(Exchange),
     /// Dial the peer anew, whatever stands.
     Redial,
     /// Tell the node.
@@ -217,7 +219,7 @@ impl Machine for Heartbeat {
                 cx.now()
             }
             Message::Beat(heartbeat) => {
-                self.on_beat(heartbeat, cx.now());
+                self.on_beat(heartbeat, cx);
                 cx.now()
             }
             Message::Progress { since } => since.min(cx.now()),
@@ -267,7 +269,8 @@ impl Heartbeat {
         (self.peer_health, self.echo) = (0, None);
     }
 
-    fn on_beat(&mut self, heartbeat: wire::Heartbeat, now: Micros) {
+    fn on_beat(&mut self, heartbeat: wire::Heartbeat, cx: &mut Context<'_, Effect>) {
+        let now = cx.now();
         let Some(session) = &mut self.session else {
             return;
         };
@@ -285,7 +288,10 @@ impl Heartbeat {
             sent: heartbeat.sent,
             received: now,
         });
-        self.exchange = heartbeat.exchange(now).or(self.exchange);
+        if let Some(exchange) = heartbeat.exchange(now) {
+            self.exchange = Some(exchange);
+            cx.effect(Effect::Crossed(exchange));
+        }
     }
 
     fn on_life(&mut self, at: Micros, cx: &mut Context<'_, Effect>) {

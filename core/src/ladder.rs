@@ -21,6 +21,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
+use crate::mutants;
 use crate::rng::Rng;
 use crate::time::Micros;
 
@@ -64,7 +65,9 @@ impl Rung {
             (_, Step::Life) => Some(Rung::Alive),
             (_, Step::Goodbye) => Some(Rung::Left),
             (Rung::Alive, Step::Silence) => Some(Rung::Suspect),
-            (Rung::Suspect, Step::Timeout) if retries > 0 => Some(Rung::Retry(1)),
+            (Rung::Suspect, Step::Timeout) if retries > 0 && !mutants::is("rung-skipped") => {
+                Some(Rung::Retry(1))
+            }
             (Rung::Retry(tried), Step::Timeout) if tried < retries => Some(Rung::Retry(tried + 1)),
             (Rung::Suspect | Rung::Retry(_), Step::Timeout) => Some(Rung::Restoring),
             (Rung::Restoring, Step::Timeout) => Some(Rung::Overdue),

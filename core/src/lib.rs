@@ -11,17 +11,22 @@
 //! * [`event`]: past facts, from which logs, reports and the command line are derived.
 //! * [`machine`]: the form that every state machine has.
 //! * [`aggregate`], [`outer`], [`fold`]: the mathematics of a round.
+//! * [`compress`]: codecs, and the memory of what they lose.
 //! * [`wire`]: what travels between nodes.
 //! * [`view`], [`membership`]: who takes part, in numbered views.
 //! * [`link`], [`heartbeat`], [`ladder`], [`member`], [`gateway`], [`coordinator`]: the state machines of a connection, of a peer's
 //!   liveness and what its silence leads to, of a node, of its domain and of the federation.
+//! * [`clock`]: how far a peer's clock is from ours.
 //! * [`waiting`]: how long a node waits for others.
+//! * [`mutants`]: bugs planted on purpose, for the tests of the tests.
 //! * [`trainer`]: what a user's model must do.
 
 #![forbid(unsafe_code)]
 
 pub mod aggregate;
 pub mod authorize;
+pub mod clock;
+pub mod compress;
 pub mod coordinator;
 pub mod event;
 pub mod fold;
@@ -33,6 +38,7 @@ pub mod link;
 pub mod machine;
 pub mod member;
 pub mod membership;
+pub mod mutants;
 pub mod outer;
 pub mod plan;
 pub mod rng;

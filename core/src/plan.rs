@@ -1,5 +1,6 @@
 //! A checked topology: what `tombolo.toml` means once every mistake is out. The machines know no other configuration.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::aggregate::Needs;
 use crate::ids::{DomainId, NodeId, Round};
 
 pub use crate::ladder::Cooldown;
@@ -117,12 +119,33 @@ pub struct ModelPlan {
     pub learning_rate: f64,
     /// Rows in a batch.
     pub batch: usize,
+    /// Batches whose gradients are added up before a step is made of them.
+    pub accumulate: usize,
+    /// How strongly local training is pulled back to the model that the round began with.
+    pub proximal: f64,
     /// The first weights.
     pub init: Init,
     /// The order of batches.
     pub order: Order,
     /// Who holds which rows.
     pub partition: Partition,
+}
+
+/// What a topology means that says nothing of it.
+impl Default for ModelPlan {
+    fn default() -> Self {
+        ModelPlan {
+            trainer: TrainerKind::DigitsMlp,
+            hidden: 64,
+            learning_rate: 0.1,
+            batch: 32,
+            accumulate: 1,
+            proximal: 0.0,
+            init: Init::Seed(7),
+            order: Order::Shuffled,
+            partition: Partition::Dirichlet { alpha: 0.5 },
+        }
+    }
 }
 
 /// A built-in trainer.
@@ -164,6 +187,8 @@ pub enum Partition {
         /// Concentration: small is skewed.
         alpha: f64,
     },
+    /// The rows of each client, numbers of the whole file. Whole clients are dealt out.
+    Clients(BTreeMap<String, Vec<usize>>),
     /// Given row by row, numbers of the whole file.
     Rows(BTreeMap<NodeId, Vec<usize>>),
 }
@@ -171,7 +196,7 @@ pub enum Partition {
 /// `[aggregator]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AggregatorPlan {
-    /// `fedavg`, `dynamic-weighted` or a registered name.
+    /// A name of [`BUILT_IN`](crate::aggregate::BUILT_IN), or a registered one.
     pub kind: String,
     /// Base weights.
     pub weights: BaseWeights,
@@ -185,6 +210,30 @@ pub struct AggregatorPlan {
     pub penalty: f64,
     /// Whether the limits are multiples of the round's median instead of absolute values.
     pub relative: bool,
+    /// How many updates of a round may be bad, for `trimmed-mean`, `krum` and `multi-krum`.
+    pub faulty: usize,
+    /// How often `centred-clipping` moves its centre.
+    pub iterations: u32,
+    /// What the rule must be given; follows from the rule.
+    pub needs: Needs,
+}
+
+/// What a topology means that says nothing of it.
+impl Default for AggregatorPlan {
+    fn default() -> Self {
+        AggregatorPlan {
+            kind: "dynamic-weighted".into(),
+            weights: BaseWeights::Samples,
+            clip: Clip::Median,
+            loss_limit: 2.0,
+            norm_limit: 5.0,
+            penalty: 0.3,
+            relative: false,
+            faulty: 1,
+            iterations: 3,
+            needs: Needs::Sum,
+        }
+    }
 }
 
 /// What an update weighs before any rule.
@@ -216,6 +265,26 @@ pub struct OuterPlan {
     pub learning_rate: f64,
     /// Its momentum.
     pub momentum: f64,
+    /// Of the adaptive ones: how slowly the mean of the steps follows.
+    pub beta1: f64,
+    /// Of `adam` and `yogi`: how slowly the mean of the squares follows.
+    pub beta2: f64,
+    /// Of the adaptive ones: what is added to the root that divides the step.
+    pub epsilon: f64,
+}
+
+/// What a topology means that says nothing of it.
+impl Default for OuterPlan {
+    fn default() -> Self {
+        OuterPlan {
+            optimizer: OuterKind::Sgd,
+            learning_rate: 1.0,
+            momentum: 0.9,
+            beta1: 0.9,
+            beta2: 0.99,
+            epsilon: 0.001,
+        }
+    }
 }
 
 /// An outer optimizer.
@@ -227,6 +296,12 @@ pub enum OuterKind {
     Momentum,
     /// v = m v + g; step = lr (g + m v).
     Nesterov,
+    /// m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; step = lr m / (sqrt v + e).
+    Adam,
+    /// As Adam, but v = v - (1 - b2) g^2 sign(v - g^2).
+    Yogi,
+    /// As Adam, but v = v + g^2.
+    Adagrad,
 }
 
 /// `[[domain]]`.
@@ -372,6 +447,17 @@ impl Plan {
         peers
     }
 
+    /// Whether `node` dials `peer` in another domain (rather than waiting to be dialled): who cannot coordinate dials who can.
+    pub fn dials_across(&self, node: &NodeId, peer: &NodeId) -> bool {
+        let rank = |node: &NodeId| (*node == self.coordinator, self.may_coordinate(node));
+        match rank(node).cmp(&rank(peer)) {
+            Ordering::Less => true,
+            Ordering::Greater => false,
+            // Two standbys.
+            Ordering::Equal => node > peer,
+        }
+    }
+
     /// Whether the link between two nodes crosses the WAN.
     pub fn is_wan(a: &NodeId, b: &NodeId) -> bool {
         a.domain() != b.domain()
@@ -408,3 +494,43 @@ impl DomainPlan {
 
 #[cfg(test)]
 pub(crate) mod samples;
+
+#[cfg(test)]
+mod tests {
+    use super::samples::plan;
+    use super::*;
+
+    fn n(text: &str) -> NodeId {
+        text.parse().unwrap()
+    }
+
+    /// Whoever may coordinate reaches every gateway, and exactly one side of each link dials.
+    #[test]
+    fn standbys_have_links_to_all_gateways() {
+        let mut plan = plan(&[2, 2, 2, 2]);
+        plan.standby = vec![n("d1/n0"), n("d2/n0")];
+        let wan = |node: &str| {
+            let peers = plan.peers(&n(node)).into_iter();
+            let far = peers.filter(|peer| Plan::is_wan(&n(node), peer));
+            far.map(|peer| peer.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(wan("d0/n0"), ["d1/n0", "d2/n0", "d3/n0"]);
+        assert_eq!(wan("d1/n0"), ["d0/n0", "d2/n0", "d3/n0"]);
+        assert_eq!(wan("d3/n0"), ["d0/n0", "d1/n0", "d2/n0"]);
+        assert_eq!(wan("d3/n1"), [""; 0]);
+        for node in plan.nodes() {
+            for peer in plan.peers(&node.id) {
+                assert!(plan.peers(&peer).contains(&node.id), "{} {peer}", node.id);
+                if Plan::is_wan(&node.id, &peer) {
+                    let (one, other) = (
+                        plan.dials_across(&node.id, &peer),
+                        plan.dials_across(&peer, &node.id),
+                    );
+                    assert_ne!(one, other, "{} {peer}", node.id);
+                }
+            }
+        }
+        assert!(plan.dials_across(&n("d1/n0"), &n("d0/n0")));
+        assert!(plan.dials_across(&n("d3/n0"), &n("d1/n0")));
+    }
+}

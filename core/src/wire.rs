@@ -10,7 +10,7 @@ mod heartbeat;
 
 use serde::{Deserialize, Serialize};
 
-use crate::aggregate::{Report, Weight};
+use crate::aggregate::{Needs, Report, Weight};
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::membership::Word;
 use crate::plan::SyncEvery;
@@ -27,7 +27,7 @@ pub const VERSION: u16 = 2;
 
 /// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0xbc17_08ed_c9c2_3d8b;
+pub const FINGERPRINT: u64 = 0x314c_9a7d_eb69_7eff;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;
@@ -129,6 +129,8 @@ pub struct Open {
 /// A node's turn in a round; from a gateway to a member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Train {
+    /// Names the gateway's life; who fails repeats it.
+    pub token: u64,
     /// The run.
     pub run: Hash,
     /// The round.
@@ -165,6 +167,8 @@ pub struct Exported {
 /// Asks a rank to measure some slices of one update.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Measure {
+    /// Names this export to this life of the gateway; the answer repeats it.
+    pub token: u64,
     /// The round.
     pub round: Round,
     /// The view.
@@ -191,12 +195,12 @@ pub struct SliceMeasure {
 /// Answers [`Measure`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
+    /// As in the question.
+    pub token: u64,
     /// The round.
     pub round: Round,
     /// Whose update.
     pub node: NodeId,
-    /// The region that was read, so that an answer about an earlier region is told apart.
-    pub key: u64,
     /// The slices, or why they could not be read.
     pub result: Result<Vec<SliceMeasure>, Text>,
 }
@@ -228,6 +232,8 @@ impl Term {
 /// Asks a rank to fold some slices over all terms, in rank order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fold {
+    /// Names this start of the fold in this life of the gateway; the answer repeats it, and the result carries it.
+    pub token: u64,
     /// The round.
     pub round: Round,
     /// The view.
@@ -243,6 +249,8 @@ pub struct Fold {
 /// Answers [`Fold`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Folded {
+    /// As in the question.
+    pub token: u64,
     /// The round.
     pub round: Round,
     /// Which start of the domain's fold.
@@ -270,11 +278,20 @@ pub struct Contribution {
     pub weight: f64,
     /// The sum was multiplied by 2 to the minus this.
     pub exponent: i32,
-    /// BLAKE3 of each chunk of [`CHUNK_ELEMENTS`] elements; the last may be short.
+    /// BLAKE3 of each chunk of [`CHUNK_ELEMENTS`] elements; the last of a tensor may be short. Where the rule must see each update there are as many
+    /// tensors as members, chunk by chunk: the first chunk of every member in rank order, then the second of every member.
     pub chunks: Vec<Hash>,
 }
 
 impl Contribution {
+    /// How many tensors it is made of: one sum, or every member's clipped update.
+    pub fn tensors(&self, needs: Needs) -> usize {
+        match needs {
+            Needs::Sum => 1,
+            Needs::Each | Needs::EachTwice => self.members.len(),
+        }
+    }
+
     /// BLAKE3 of the chunk hashes in order: names the whole contribution.
     pub fn hash(&self) -> Hash {
         let mut bytes = Vec::with_capacity(self.chunks.len() * 32);
@@ -417,6 +434,8 @@ pub enum Control {
     Exported(Exported),
     Failed {
         round: Round,
+        /// Of the order to train, if one failed; a model may also be handed out by itself.
+        token: Option<u64>,
         reason: Text,
     },
     Measured(Measured),

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use tombolo_core::plan::Plan;
 
-use super::output::{print_line, refuse};
+use super::output::{fail, print_line, refuse};
 use super::{Common, Exit, Format};
+use tombolo::learn;
 use tombolo::topology;
 
 /// Arguments of `check`.
@@ -13,6 +15,10 @@ use tombolo::topology;
 pub struct Check {
     /// The topology.
     file: PathBuf,
+
+    /// Also show which node trains on how many rows of which kind.
+    #[arg(long)]
+    partition: bool,
 }
 
 impl Check {
@@ -27,6 +33,25 @@ impl Check {
             Format::Text => say!("{explicit}"),
             Format::Json => print_line(&explicit.to_json()),
         }
-        Exit::Done
+        match self.partition {
+            true => show_partition(common, &plan),
+            false => Exit::Done,
+        }
+    }
+}
+
+fn show_partition(common: &Common, plan: &Plan) -> Exit {
+    match learn::dealt(plan) {
+        Ok(dealt) => {
+            match common.format {
+                Format::Text => say!("\n{dealt}"),
+                Format::Json => print_line(&dealt.to_json()),
+            }
+            Exit::Done
+        }
+        Err(error) => {
+            fail(common, &error.to_string());
+            Exit::Failed
+        }
     }
 }

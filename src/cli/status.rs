@@ -115,6 +115,7 @@ fn show(common: &Common, status: &Found) {
         "left",
         "phi",
         "loss",
+        "clock",
         "packet",
         "sent",
         "received",
@@ -147,6 +148,9 @@ fn show(common: &Common, status: &Found) {
                     .unwrap_or_default(),
                 format!("{:.1}", link.phi),
                 format!("{:.1} %", link.heartbeat_loss * 100.0),
+                link.clock
+                    .map(|clock| format!("± {:.1} ms", clock.bound_us as f64 / 1e3))
+                    .unwrap_or_default(),
                 link.packet_bytes
                     .map(|size| format!("{size} B"))
                     .unwrap_or_default(),
@@ -155,7 +159,7 @@ fn show(common: &Common, status: &Found) {
             ]);
         }
     }
-    for column in 6..=11 {
+    for column in 6..=12 {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::federation::Waiting;
 use crate::identity::show;
+use tombolo_actors::clock_sync::Known;
 use tombolo_actors::coordinator::{self, Board};
 use tombolo_actors::crew::Crew;
 use tombolo_actors::env::Env;
@@ -173,10 +174,24 @@ pub struct LinkStatus {
     pub peer_health: u8,
     /// How long two heartbeats that crossed were on their way.
     pub round_trip_ms: Option<f64>,
+    /// How far the peer's clock is from this node's, as far as it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<ClockStatus>,
     /// The UDP payload that fits into one packet on this path.
     pub packet_bytes: Option<u16>,
     /// How often the path began to drop large packets.
     pub black_holes: Option<u64>,
+}
+
+/// What is known of a peer's clock. Clocks count from the start of their process.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ClockStatus {
+    /// Add it to this node's clock to get the peer's.
+    pub offset_us: i64,
+    /// The offset is off by no more.
+    pub bound_us: u64,
+    /// How much faster the peer's clock runs, in millionths.
+    pub rate_ppm: f64,
 }
 
 /// Whether a link carries frames.
@@ -326,12 +341,18 @@ pub(crate) struct Sources {
     waiting: Arc<Waiting>,
 }
 
+struct LinkSources {
+    alive: Arc<Mutex<Heartbeat>>,
+    wire: Arc<Wire>,
+    clock: Arc<Known>,
+}
+
 struct NodeSources {
     node: NodeId,
     address: String,
     coordinator: Option<Handle<coordinator::Message>>,
     certificate_ends: u64,
-    links: BTreeMap<NodeId, (Arc<Mutex<Heartbeat>>, Arc<Wire>)>,
+    links: BTreeMap<NodeId, LinkSources>,
     board: Arc<Mutex<Board>>,
     seen: Arc<Mutex<Seen>>,
 }
@@ -357,8 +378,12 @@ impl Sources {
                 .wires
                 .iter()
                 .filter_map(|(peer, wire)| {
-                    let alive = crew.liveness.get(peer)?;
-                    Some((peer.clone(), (alive.clone(), wire.clone())))
+                    let sources = LinkSources {
+                        alive: crew.liveness.get(peer)?.clone(),
+                        wire: wire.clone(),
+                        clock: crew.clocks.get(peer)?.clone(),
+                    };
+                    Some((peer.clone(), sources))
                 })
                 .collect(),
             board: crew.board.clone(),
@@ -482,37 +507,44 @@ impl NodeSources {
     }
 
     fn links(&self, now: Micros) -> impl Iterator<Item = LinkStatus> {
-        self.links.iter().map(move |(peer, (alive, wire))| {
-            let (sent, received) = wire.traffic();
-            let standing = lock(alive).standing(now);
-            let up = wire.agreed().is_some();
-            let path = wire.connection().map(|connection| connection.stats().path);
-            LinkStatus {
-                node: self.node.clone(),
-                peer: peer.clone(),
-                state: match standing.rung {
-                    Rung::Suspect | Rung::Retry(_) => LinkState::Suspect,
-                    rung if rung.is_lost() => LinkState::Lost,
-                    _ if up => LinkState::Up,
-                    _ => LinkState::Connecting,
-                },
-                wan: Plan::is_wan(&self.node, peer),
-                sent,
-                received,
-                rung: standing.rung.to_string(),
-                reason: reason(&standing, up, wire.trouble()),
-                left_s: standing.left.map(|left| left.as_secs_f64()),
-                phi: standing.phi,
-                heartbeat_loss: standing.loss,
-                health: standing.health,
-                peer_health: standing.peer_health,
-                round_trip_ms: standing
-                    .round_trip
-                    .map(|round_trip| round_trip.as_secs_f64() * 1e3),
-                packet_bytes: path.map(|path| path.current_mtu),
-                black_holes: path.map(|path| path.black_holes_detected),
-            }
-        })
+        self.links
+            .iter()
+            .map(move |(peer, LinkSources { alive, wire, clock })| {
+                let (sent, received) = wire.traffic();
+                let standing = lock(alive).standing(now);
+                let up = wire.agreed().is_some();
+                let path = wire.connection().map(|connection| connection.stats().path);
+                LinkStatus {
+                    node: self.node.clone(),
+                    peer: peer.clone(),
+                    state: match standing.rung {
+                        Rung::Suspect | Rung::Retry(_) => LinkState::Suspect,
+                        rung if rung.is_lost() => LinkState::Lost,
+                        _ if up => LinkState::Up,
+                        _ => LinkState::Connecting,
+                    },
+                    wan: Plan::is_wan(&self.node, peer),
+                    sent,
+                    received,
+                    rung: standing.rung.to_string(),
+                    reason: reason(&standing, up, wire.trouble()),
+                    left_s: standing.left.map(|left| left.as_secs_f64()),
+                    phi: standing.phi,
+                    heartbeat_loss: standing.loss,
+                    health: standing.health,
+                    peer_health: standing.peer_health,
+                    round_trip_ms: standing
+                        .round_trip
+                        .map(|round_trip| round_trip.as_secs_f64() * 1e3),
+                    clock: clock.estimate(now).map(|(_, estimate)| ClockStatus {
+                        offset_us: estimate.offset_us,
+                        bound_us: u64::try_from(estimate.bound.as_micros()).unwrap_or(u64::MAX),
+                        rate_ppm: estimate.rate_ppm,
+                    }),
+                    packet_bytes: path.map(|path| path.current_mtu),
+                    black_holes: path.map(|path| path.black_holes_detected),
+                }
+            })
     }
 }
 

@@ -10,7 +10,7 @@ use crate::topology::{self, Diagnosis, Options};
 use tombolo_actors::aggregate::{Rule, Weigh};
 use tombolo_actors::coordinator::TrainerFactory;
 use tombolo_actors::crew::RuleFactory;
-use tombolo_core::aggregate::Aggregator;
+use tombolo_core::aggregate::{Aggregator, Needs};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
 use tombolo_core::tensor::{Hash, Layout};
@@ -24,7 +24,15 @@ pub(crate) struct Blueprint {
     source: Source,
     pub plan: Plan,
     trainer: Option<UserTrainer>,
-    rules: BTreeMap<String, RuleFactory>,
+    rules: BTreeMap<String, Registered>,
+}
+
+/// A rule that the program registered.
+#[derive(Clone)]
+struct Registered {
+    make: RuleFactory,
+    /// Asks one what it must be given.
+    needs: Arc<dyn Fn() -> Needs + Send + Sync>,
 }
 
 /// What the nodes of a federation share.
@@ -77,7 +85,12 @@ impl Blueprint {
         name: &str,
         make: impl Fn() -> A + Send + Sync + 'static,
     ) {
-        let rule: RuleFactory = Arc::new(move || Rule::Trait(Box::new(make())));
+        let make = Arc::new(make);
+        let asked = make.clone();
+        let rule = Registered {
+            make: Arc::new(move || Rule::Trait(Box::new(make()))),
+            needs: Arc::new(move || asked().needs()),
+        };
         self.rules.insert(name.to_owned(), rule);
     }
 
@@ -86,7 +99,10 @@ impl Blueprint {
         name: &str,
         start: impl Fn() -> actix::Recipient<Weigh> + Send + Sync + 'static,
     ) {
-        let rule: RuleFactory = Arc::new(move || Rule::Actor(start()));
+        let rule = Registered {
+            make: Arc::new(move || Rule::Actor(start())),
+            needs: Arc::new(Needs::default),
+        };
         self.rules.insert(name.to_owned(), rule);
     }
 
@@ -97,7 +113,11 @@ impl Blueprint {
     }
 
     /// Makes one trainer for the layout of the model: that of `first`, which is named if it cannot be made.
-    pub fn build(self, first: &NodeId) -> Result<Built, String> {
+    pub fn build(mut self, first: &NodeId) -> Result<Built, String> {
+        let rule = self.rules.get(&self.plan.aggregator.kind).cloned();
+        if let Some(rule) = &rule {
+            self.plan.aggregator.needs = (rule.needs)();
+        }
         let plan = Arc::new(self.plan);
         let trainer: TrainerFactory = match self.trainer {
             Some(user) => Arc::new(move |node| Ok(user(node))),
@@ -109,11 +129,10 @@ impl Blueprint {
                 })
             }
         };
-        let rule = self.rules.get(&plan.aggregator.kind).cloned();
         Ok(Built {
             configuration: Hash(topology::config_hash(&plan)),
             layout: trainer(first)?.layout(),
-            rule: rule.unwrap_or_else(|| built_in(&plan)),
+            rule: rule.map_or_else(|| built_in(&plan), |rule| rule.make),
             trainer,
             plan,
         })

@@ -60,6 +60,18 @@ impl Layer {
     }
 }
 
+/// How a step is made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Step<'a> {
+    pub(super) learning_rate: f32,
+    /// Rows whose gradient is made at once; the step's is the mean over its batches.
+    pub(super) batch: usize,
+    /// The pull towards `base`.
+    pub(super) proximal: f32,
+    /// The model that the round began with; empty if nothing pulls.
+    pub(super) base: &'a [f32],
+}
+
 /// A model and the memory it works in.
 #[derive(Debug)]
 pub(super) struct Network {
@@ -67,6 +79,8 @@ pub(super) struct Network {
     hidden: Option<Layer>,
     output: Layer,
     gradient: Vec<f32>,
+    /// Of the batches of one step.
+    sum: Vec<f32>,
     units: Vec<f32>,
     units_delta: Vec<f32>,
     scores: [f32; CLASSES],
@@ -113,6 +127,7 @@ impl Network {
             hidden,
             output: output.expect("the layout above names the output layer"),
             gradient: vec![0.0; layout.len()],
+            sum: vec![0.0; layout.len()],
             units: vec![0.0; hidden_units],
             units_delta: vec![0.0; hidden_units],
             scores: [0.0; CLASSES],
@@ -131,17 +146,26 @@ impl Network {
         }
     }
 
-    /// One SGD step on the mean cross-entropy of `rows`; the loss before the step.
+    /// One SGD step on the mean cross-entropy of `rows`, batch by batch; the loss before the step.
     pub(super) fn step(
         &mut self,
         digits: &Digits,
         rows: &[usize],
-        learning_rate: f32,
+        step: &Step<'_>,
         parameters: &mut [f32],
     ) -> f64 {
-        let loss = self.accumulate(digits, rows, parameters);
-        for (parameter, gradient) in parameters.iter_mut().zip(&self.gradient) {
-            *parameter -= learning_rate * gradient;
+        self.sum.fill(0.0);
+        let mut loss = 0.0;
+        for batch in rows.chunks(step.batch) {
+            let share = batch.len() as f64 / rows.len() as f64;
+            loss += share * self.accumulate(digits, batch, parameters);
+            add_scaled(&mut self.sum, share as f32, &self.gradient);
+        }
+        for ((gradient, parameter), base) in self.sum.iter_mut().zip(&*parameters).zip(step.base) {
+            *gradient += step.proximal * (parameter - base);
+        }
+        for (parameter, gradient) in parameters.iter_mut().zip(&self.sum) {
+            *parameter -= step.learning_rate * gradient;
         }
         loss
     }
@@ -271,6 +295,70 @@ mod tests {
                 largest = largest.max(slope.abs());
             }
             assert!(largest > 1e-2, "the slopes looked at are all flat");
+        }
+    }
+
+    fn step(batch: usize) -> Step<'static> {
+        Step {
+            learning_rate: 0.1,
+            batch,
+            proximal: 0.0,
+            base: &[],
+        }
+    }
+
+    #[test]
+    fn four_batches_accumulated_are_one_of_four_times_the_rows() {
+        let digits = Digits::load().unwrap();
+        let rows: Vec<usize> = Digits::training_rows().take(128).collect();
+        for (mut network, mut other) in models().into_iter().zip(models()) {
+            let mut whole = started(&network);
+            let mut parts = whole.clone();
+            for rows in rows.chunks(32) {
+                let one = network.step(digits, rows, &step(32), &mut whole);
+                let four = other.step(digits, rows, &step(8), &mut parts);
+                assert!((one - four).abs() < 1e-6, "{one} {four}");
+            }
+            let apart = whole.iter().zip(&parts).map(|(a, b)| (a - b).abs());
+            let most = apart.fold(0.0, f32::max);
+            assert!(most < 1e-6, "{most}");
+            assert_ne!(whole, started(&network));
+        }
+    }
+
+    #[test]
+    fn a_short_last_batch_counts_by_its_rows() {
+        let digits = Digits::load().unwrap();
+        for (mut network, mut other) in models().into_iter().zip(models()) {
+            let mut whole = started(&network);
+            let mut parts = whole.clone();
+            network.step(digits, &[0, 1, 2, 3, 5], &step(5), &mut whole);
+            other.step(digits, &[0, 1, 2, 3, 5], &step(2), &mut parts);
+            assert!(whole.iter().zip(&parts).all(|(a, b)| (a - b).abs() < 1e-6));
+        }
+    }
+
+    #[test]
+    fn the_proximal_term_pulls_each_weight_to_where_the_round_began() {
+        let digits = Digits::load().unwrap();
+        for mut network in models() {
+            let begun = started(&network);
+            let (mut free, mut held) = (begun.clone(), begun.clone());
+            free.iter_mut().for_each(|parameter| *parameter += 0.5);
+            held.copy_from_slice(&free);
+            network.step(digits, &[0, 1], &step(2), &mut free);
+            let pulled = Step {
+                proximal: 2.0,
+                base: &begun,
+                ..step(2)
+            };
+            network.step(digits, &[0, 1], &pulled, &mut held);
+            // 0.1 times 2 times the distance of a half.
+            assert!(
+                free.iter()
+                    .zip(&held)
+                    .all(|(a, b)| (a - b - 0.1).abs() < 1e-5)
+            );
         }
     }
 

@@ -7,6 +7,10 @@ use tombolo_core::ids::NodeId;
 use tombolo_core::plan::{Partition, Plan};
 use tombolo_core::rng::Rng;
 
+mod picture;
+
+pub use picture::{Dealt, dealt};
+
 use super::digits::{CLASSES, DataError, Digits, ROWS};
 
 /// Rows that cannot be dealt out as the topology asks.
@@ -24,6 +28,16 @@ pub enum PartitionError {
         rows: usize,
         /// The most nodes for this partition.
         nodes_max: usize,
+    },
+    /// More nodes than clients.
+    #[error(
+        "{clients} clients cannot be dealt out to {nodes} nodes: a client's rows stay together; declare fewer nodes"
+    )]
+    TooFewClients {
+        /// Nodes of the plan.
+        nodes: usize,
+        /// Clients with a training row.
+        clients: usize,
     },
     /// The Dirichlet concentration.
     #[error("[model] partition: alpha is {alpha}, expected a positive finite number")]
@@ -98,6 +112,7 @@ pub fn partition(plan: &Plan) -> Result<BTreeMap<NodeId, Vec<usize>>, PartitionE
             }
             dirichlet(nodes.len(), *alpha, &mut rng)?
         }
+        Partition::Clients(clients) => whole_clients(nodes.len(), clients, &mut rng)?,
         Partition::Rows(rows) => return checked(&nodes, rows),
     };
     parts.iter_mut().for_each(|part| part.sort_unstable());
@@ -161,6 +176,26 @@ fn dirichlet(nodes: usize, alpha: f64, rng: &mut Rng) -> Result<Vec<Vec<usize>>,
             .and_then(Vec::pop)
             .expect("with at most as many nodes as rows, some node holds two while one holds none");
         parts[empty].push(row);
+    }
+    Ok(parts)
+}
+
+/// Clients in a drawn order, each to the node that has fewest rows by then: a client's rows stay together.
+fn whole_clients(
+    nodes: usize,
+    clients: &BTreeMap<String, Vec<usize>>,
+    rng: &mut Rng,
+) -> Result<Vec<Vec<usize>>, PartitionError> {
+    let mut order: Vec<&Vec<usize>> = clients.values().filter(|rows| !rows.is_empty()).collect();
+    if order.len() < nodes {
+        let clients = order.len();
+        return Err(PartitionError::TooFewClients { nodes, clients });
+    }
+    rng.shuffle(&mut order);
+    let mut parts: Vec<Vec<usize>> = vec![Vec::new(); nodes];
+    for rows in order {
+        let poorest = parts.iter_mut().min_by_key(|part| part.len());
+        poorest.expect("a federation has a node").extend(rows);
     }
     Ok(parts)
 }

@@ -10,7 +10,7 @@ use tombolo_core::trainer::{
 
 use super::batches::Batches;
 use super::digits::{DataError, Digits};
-use super::model::Network;
+use super::model::{Network, Step};
 use super::partition::{PartitionError, partition};
 
 /// The most hidden units: far more than the digits need, far less than would exhaust a machine.
@@ -68,6 +68,10 @@ pub struct DigitsTrainer {
     batches: Batches,
     init: Init,
     learning_rate: f64,
+    batch: usize,
+    proximal: f64,
+    /// The model that the round began with, if training is pulled to it.
+    base: Vec<f32>,
 }
 
 impl DigitsTrainer {
@@ -99,13 +103,23 @@ impl DigitsTrainer {
         let rows = partition(plan)?
             .remove(node)
             .ok_or_else(|| TrainerError::UnknownNode { node: node.clone() })?;
+        let network = Network::new(model.trainer, model.hidden)?;
+        let pulled = if model.proximal > 0.0 {
+            network.layout().len()
+        } else {
+            0
+        };
+        let rows_a_step = model.batch.saturating_mul(model.accumulate.max(1));
         Ok(DigitsTrainer {
             node: node.clone(),
             digits,
-            network: Network::new(model.trainer, model.hidden)?,
-            batches: Batches::new(rows, model.batch, model.order),
+            network,
+            batches: Batches::new(rows, rows_a_step, model.order),
             init: model.init,
             learning_rate: model.learning_rate,
+            batch: model.batch,
+            proximal: model.proximal,
+            base: vec![0.0; pulled],
         })
     }
 
@@ -162,6 +176,9 @@ impl Trainer for DigitsTrainer {
         if steps == 0 {
             return Err(TrainError("sync_every asks for no step at all".into()));
         }
+        if !self.base.is_empty() {
+            self.base.copy_from_slice(parameters);
+        }
         let (mut first, mut loss) = (0, 0.0);
         if let Some(from) = from.filter(|from| from.steps <= steps)
             && from.parameters.len() == parameters.len()
@@ -172,10 +189,13 @@ impl Trainer for DigitsTrainer {
         }
         for step in first..steps {
             let rows = self.batches.batch(task, step);
-            let learning_rate = self.learning_rate as f32;
-            loss += self
-                .network
-                .step(self.digits, rows, learning_rate, parameters);
+            let how = Step {
+                learning_rate: self.learning_rate as f32,
+                batch: self.batch,
+                proximal: self.proximal as f32,
+                base: &self.base,
+            };
+            loss += self.network.step(self.digits, rows, &how, parameters);
             if snapshots.are_due() {
                 snapshots.take(Snapshot {
                     steps: step + 1,

@@ -159,8 +159,8 @@ pub fn promote(node: &str) -> Fault {
     Fault::Promote { node: node.into() }
 }
 
-/// An actor of a node panics: one of [`ACTORS`](super::plan::ACTORS), or at the coordinator `Coordinator` or `Aggregate`; of `Link` and
-/// `Heartbeat` all.
+/// An actor of a node panics: one of [`ACTORS`](super::plan::ACTORS), or at the coordinator `Coordinator` or `Aggregate`; of those
+/// of each peer all.
 pub fn panic(node: &str, actor: &str) -> Fault {
     Fault::Panic {
         node: node.into(),

@@ -20,7 +20,7 @@ pub use random::Dose;
 pub const FAULTS_MAX: usize = 10_000;
 
 /// Actors that every node has and that a fault may let panic.
-pub const ACTORS: [&str; 7] = [
+pub const ACTORS: [&str; 8] = [
     "Node",
     "Quic",
     "Verbs",
@@ -28,6 +28,7 @@ pub const ACTORS: [&str; 7] = [
     "Checkpoint",
     "Link",
     "Heartbeat",
+    "ClockSync",
 ];
 
 /// Those that only the coordinator's node has.
@@ -204,8 +205,8 @@ pub enum Fault {
         /// Who.
         node: String,
     },
-    /// An actor of the node panics, by its type's name: one of [`ACTORS`], or at the coordinator of [`COORDINATORS_ACTORS`]; of `Link` and
-    /// `Heartbeat` all.
+    /// An actor of the node panics, by its type's name: one of [`ACTORS`], or at the coordinator of [`COORDINATORS_ACTORS`]; of those
+    /// of each peer all.
     Panic {
         /// Whose.
         node: String,

@@ -153,6 +153,20 @@ impl Theatre {
             look.outboxes
                 .insert(node.clone(), fullest.unwrap_or_default());
             look.fabric.insert(node.clone(), crew.fabric.stats());
+            for (peer, clock) in &crew.clocks {
+                let (Some(other), Some((life, estimate))) =
+                    (crews.get(peer), clock.estimate(crew.now()))
+                else {
+                    continue;
+                };
+                if other.incarnation == life {
+                    let truth = other.now().0 as i64 - crew.now().0 as i64;
+                    let bound = estimate.bound.as_micros() as u64;
+                    let error = estimate.offset_us.abs_diff(truth);
+                    look.clocks
+                        .insert((node.clone(), peer.clone()), (error, bound));
+                }
+            }
         }
         self.record.log().checker.on_look(world.now(), &look);
     }

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use tombolo_core::plan::{
-    AggregatorPlan, BaseWeights, CheckpointPlan, Clip, Cooldown, HeartbeatPlan, Init, ModelPlan,
-    Order, OuterKind, OuterPlan, Plan, SecurityPlan, SyncEvery, TrainerKind,
+    CheckpointPlan, Cooldown, HeartbeatPlan, Init, ModelPlan, Order, Plan, SecurityPlan, SyncEvery,
+    TrainerKind,
 };
 
 use super::diagnosis::{Mistake, Mistakes};
@@ -19,6 +19,7 @@ mod links;
 pub(super) use links::is_emulated;
 mod partition;
 mod rounds;
+mod rule;
 
 use domains::Domains;
 
@@ -42,6 +43,8 @@ pub(super) fn plan(
     let links = links::plan(file, &domains, &mut mistakes);
     let model = model(file, folder, &domains, &mut mistakes);
     let heartbeat = heartbeat(file.section("heartbeat"), &mut mistakes);
+    let aggregator = rule::aggregator(file.section("aggregator"), &domains, &mut mistakes);
+    let outer = rule::outer(file.section("outer"), &mut mistakes);
     let (true, Some(coordinator), Some(model)) = (mistakes.is_empty(), coordinator, model) else {
         return Err(mistakes);
     };
@@ -58,8 +61,8 @@ pub(super) fn plan(
         seed: federation.whole("seed"),
         round,
         model,
-        aggregator: aggregator(file.section("aggregator")),
-        outer: outer(file.section("outer")),
+        aggregator,
+        outer,
         domains: domains::plans(&domains.list, folder),
         links,
         heartbeat,
@@ -96,6 +99,8 @@ fn model(
         hidden: section.whole("hidden") as usize,
         learning_rate: section.number("learning_rate"),
         batch: section.whole("batch") as usize,
+        accumulate: section.whole("accumulate") as usize,
+        proximal: section.number("proximal"),
         init: match section.value("init") {
             Value::Section(init) => Init::Seed(init.whole("seed")),
             _ => Init::Zeros,
@@ -106,37 +111,6 @@ fn model(
         },
         partition: partition::plan(section.section("partition"), folder, domains, mistakes)?,
     })
-}
-
-fn aggregator(section: &Section) -> AggregatorPlan {
-    AggregatorPlan {
-        kind: section.word("kind").to_owned(),
-        weights: match section.word("weights") {
-            "equal" => BaseWeights::Equal,
-            _ => BaseWeights::Samples,
-        },
-        clip: match section.value("clip") {
-            Value::Number(norm) => Clip::Norm(*norm),
-            Value::Word(word) if word == "none" => Clip::None,
-            _ => Clip::Median,
-        },
-        loss_limit: section.number("loss_limit"),
-        norm_limit: section.number("norm_limit"),
-        penalty: section.number("penalty"),
-        relative: section.word("thresholds") == "relative",
-    }
-}
-
-fn outer(section: &Section) -> OuterPlan {
-    OuterPlan {
-        optimizer: match section.word("optimizer") {
-            "momentum" => OuterKind::Momentum,
-            "nesterov" => OuterKind::Nesterov,
-            _ => OuterKind::Sgd,
-        },
-        learning_rate: section.number("learning_rate"),
-        momentum: section.number("momentum"),
-    }
 }
 
 fn heartbeat(section: &Section, mistakes: &mut Mistakes) -> HeartbeatPlan {

@@ -5,8 +5,10 @@ use std::fmt;
 
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
+use tombolo_core::aggregate::{self, Needs};
 use tombolo_core::plan::{
-    Deadline, DomainPlan, Emulate, Fabric, HeartbeatPlan, LinkPlan, Plan, Quorum, SyncEvery,
+    Deadline, DomainPlan, Emulate, Fabric, HeartbeatPlan, LinkPlan, OuterKind, Partition, Plan,
+    Quorum, SyncEvery,
 };
 
 use super::build::is_emulated;
@@ -114,7 +116,7 @@ fn facts(plan: &Plan) -> Vec<(&'static str, String)> {
         ("grace", show_duration(plan.round.grace)),
         ("close limit", show_duration(plan.round.close_limit)),
         ("heartbeat", heartbeat(&plan.heartbeat)),
-        ("aggregator", plan.aggregator.kind.clone()),
+        ("aggregator", rule(plan)),
         ("links", links),
         ("state", plan.checkpoint.folder.display().to_string()),
     ];
@@ -133,6 +135,21 @@ fn facts(plan: &Plan) -> Vec<(&'static str, String)> {
         facts.push(("absent", absent.collect::<Vec<_>>().join("; ")));
     }
     facts
+}
+
+/// The rule, and what it costs if it is not the usual sum.
+fn rule(plan: &Plan) -> String {
+    let kind = &plan.aggregator.kind;
+    let nodes = plan.nodes().count();
+    match plan.aggregator.needs {
+        Needs::Sum => kind.clone(),
+        Needs::Each => format!("{kind}, sees each of {nodes} updates"),
+        Needs::EachTwice => {
+            format!(
+                "{kind}, sees each of {nodes} updates twice: they are written down on their way"
+            )
+        }
+    }
 }
 
 fn heartbeat(plan: &HeartbeatPlan) -> String {
@@ -215,6 +232,7 @@ fn warnings(plan: &Plan) -> Vec<String> {
             ));
         }
     }
+    warnings.extend(rule_warnings(plan));
     let joined: BTreeSet<_> = plan.links.iter().map(|link| &link.between).collect();
     let home = plan.coordinator.domain();
     for (a, b) in joined {
@@ -223,6 +241,68 @@ fn warnings(plan: &Plan) -> Vec<String> {
                 "the link {a} - {b} carries nothing: contributions go through {home}"
             ));
         }
+    }
+    warnings
+}
+
+/// A Dirichlet concentration below this leaves most nodes with two or three kinds of rows.
+const SKEWED_BELOW: f64 = 0.3;
+
+/// What is known of rules and optimizers.
+fn rule_warnings(plan: &Plan) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let kind = &plan.aggregator.kind;
+    if plan.aggregator.needs != Needs::Sum {
+        let home = plan.coordinator.domain();
+        let away = plan.domains.iter().filter(|domain| domain.id != home);
+        let (sums, updates) = away.fold((0, 0), |(sums, updates), domain| {
+            (sums + 1, updates + domain.nodes.len())
+        });
+        if updates > sums {
+            warnings.push(format!(
+                "{kind} must see each update: {updates} a round cross the WAN to {home}, where a rule for sums sends {sums}"
+            ));
+        }
+        let skewed = match plan.model.partition {
+            Partition::Dirichlet { alpha } => alpha < SKEWED_BELOW,
+            Partition::Shards => true,
+            Partition::Iid | Partition::Clients(_) | Partition::Rows(_) => false,
+        };
+        if skewed && kind != "centred-clipping" {
+            warnings.push(format!(
+                "on data as skewed as this partition, {kind} loses 11 to 16 points of accuracy though nobody is bad: what only few nodes know looks wrong to it; dynamic-weighted with clip = \"median\" keeps it"
+            ));
+        }
+    }
+    if let Some(rule) = aggregate::build(&plan.aggregator)
+        && let Quorum::AtLeast { nodes: quorum, .. } = plan.round.quorum
+        && quorum < rule.least()
+    {
+        let least = rule.least();
+        warnings.push(format!(
+            "a round may close with {quorum} updates, and {kind} needs {least}: it is then aborted; a quorum of {least} nodes waits for them"
+        ));
+    }
+    if kind == "trimmed-mean" && plan.aggregator.faulty == 0 {
+        warnings.push(
+            "trimmed-mean with faulty = 0 trims nothing: it is the plain mean of every node".into(),
+        );
+    }
+    let pull = plan.model.learning_rate * plan.model.proximal;
+    if pull >= 1.0 {
+        warnings.push(format!(
+            "learning_rate times proximal is {pull}: each local step is pulled back beyond the model that the round began with; below 1 it is a pull"
+        ));
+    }
+    let adaptive = matches!(
+        plan.outer.optimizer,
+        OuterKind::Adam | OuterKind::Yogi | OuterKind::Adagrad
+    );
+    if adaptive && plan.outer.learning_rate >= 1.0 {
+        warnings.push(format!(
+            "an outer learning rate of {} moves every weight by about as much in each round, however small the updates are, with an adaptive optimizer: 0.01 to 0.1 is usual",
+            plan.outer.learning_rate
+        ));
     }
     warnings
 }

@@ -126,6 +126,8 @@ impl SharedKeys {
             hidden,
             learning_rate,
             batch,
+            accumulate,
+            proximal,
             init,
             order,
             partition,
@@ -134,11 +136,14 @@ impl SharedKeys {
         self.add("model.hidden", hidden);
         self.add("model.learning_rate", learning_rate);
         self.add("model.batch", batch);
+        self.add("model.accumulate", accumulate);
+        self.add("model.proximal", proximal);
         self.add("model.init", init);
         self.add("model.order", order);
         match partition {
             // A file of rows is compared by what it says.
             Partition::Rows(rows) => self.add("model.partition", &("rows", rows)),
+            Partition::Clients(clients) => self.add("model.partition", &("clients", clients)),
             other => self.add("model.partition", other),
         }
     }
@@ -152,6 +157,10 @@ impl SharedKeys {
             norm_limit,
             penalty,
             relative,
+            faulty,
+            iterations,
+            // Follows from the rule.
+            needs: _,
         } = aggregator;
         self.add("aggregator.kind", kind);
         self.add("aggregator.weights", weights);
@@ -160,14 +169,22 @@ impl SharedKeys {
         self.add("aggregator.norm_limit", norm_limit);
         self.add("aggregator.penalty", penalty);
         self.add("aggregator.thresholds", relative);
+        self.add("aggregator.faulty", faulty);
+        self.add("aggregator.iterations", iterations);
         let OuterPlan {
             optimizer,
             learning_rate,
             momentum,
+            beta1,
+            beta2,
+            epsilon,
         } = outer;
         self.add("outer.optimizer", optimizer);
         self.add("outer.learning_rate", learning_rate);
         self.add("outer.momentum", momentum);
+        self.add("outer.beta1", beta1);
+        self.add("outer.beta2", beta2);
+        self.add("outer.epsilon", epsilon);
     }
 
     /// Every setting of a link holds both ways, so its ends have no order, and links among themselves have none.

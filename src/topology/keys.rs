@@ -38,6 +38,8 @@ pub(super) enum Kind {
     Place,
     /// A path.
     Path,
+    /// Any words on one line.
+    Text,
     /// `ip:port`.
     Socket,
     /// `host:port`.

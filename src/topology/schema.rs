@@ -75,7 +75,7 @@ fn kind(of: Kind) -> Value {
         Kind::Name | Kind::Rule => json!({ "type": "string", "pattern": NAME }),
         Kind::Node => json!({ "type": "string", "pattern": NODE }),
         Kind::Place => json!({ "anyOf": [kind(Kind::Name), kind(Kind::Node)] }),
-        Kind::Word | Kind::Path => json!({ "type": "string", "minLength": 1 }),
+        Kind::Word | Kind::Path | Kind::Text => json!({ "type": "string", "minLength": 1 }),
         Kind::Socket | Kind::HostPort => json!({ "type": "string", "pattern": ":[0-9]{1,5}$" }),
         Kind::Sha256 => json!({ "type": "string", "pattern": "^[0-9a-fA-F]{64}$" }),
         Kind::Store => {

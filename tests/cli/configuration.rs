@@ -148,3 +148,31 @@ fn a_quorum_that_never_comes_is_exit_3() {
     let unknown = workspace.run("node --name hq/z topology.toml").expect(2);
     assert!(unknown.errors().contains("hq/z"), "{unknown:#?}");
 }
+
+#[test]
+fn a_partition_is_shown_before_anybody_trains_on_it() {
+    for (partition, is_skewed) in [
+        ("kind = \"iid\"", false),
+        ("kind = \"shards\"", true),
+        ("kind = \"dirichlet\", alpha = 0.1", true),
+        (
+            "kind = \"clients\", file = \"clients.csv\", column = \"client_id\"",
+            false,
+        ),
+    ] {
+        let workspace = Workspace::new(&pinned(2).replace("kind = \"iid\"", partition));
+        let clients: Vec<String> = (0..1797)
+            .map(|row| format!("{row},c{}\n", row % 40))
+            .collect();
+        let column = format!("row,client_id\n{}", clients.concat());
+        workspace.write("clients.csv", &column);
+        let told = workspace.run("check topology.toml --partition").expect(0);
+        let dealt: serde_json::Value = serde_json::from_str(told.lines.last().unwrap()).unwrap();
+        assert_eq!(dealt["event"], "partition");
+        let nodes = dealt["nodes"].as_array().unwrap();
+        let rows = nodes.iter().map(|node| node["rows"].as_u64().unwrap());
+        assert_eq!((nodes.len(), rows.sum()), (9, 1438), "{dealt}");
+        let skew = dealt["skew"].as_f64().unwrap();
+        assert_eq!(skew > 0.3, is_skewed, "{partition}: {skew}");
+    }
+}

@@ -77,6 +77,7 @@ pub fn plan(folder: &Path) -> Plan {
             init: Init::Zeros,
             order: Order::Sequential,
             partition: Partition::Iid,
+            ..ModelPlan::default()
         },
         aggregator: AggregatorPlan {
             kind: "fedavg".into(),
@@ -86,11 +87,13 @@ pub fn plan(folder: &Path) -> Plan {
             norm_limit: 1.0,
             penalty: 1.0,
             relative: false,
+            ..AggregatorPlan::default()
         },
         outer: OuterPlan {
             optimizer: OuterKind::Sgd,
             learning_rate: 1.0,
             momentum: 0.0,
+            ..OuterPlan::default()
         },
         domains: vec![domain("hq"), domain("plant")],
         links: Vec::new(),

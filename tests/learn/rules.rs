@@ -13,6 +13,36 @@ use crate::topology;
 struct Numbers {
     rules: Vec<RuleCase>,
     outers: Vec<OuterCase>,
+    eaches: Vec<EachCase>,
+    adaptives: Vec<AdaptiveCase>,
+}
+
+#[derive(Deserialize)]
+struct EachCase {
+    settings: EachSettings,
+    norms: Vec<f64>,
+    updates: Vec<Vec<f32>>,
+    clips: Vec<f64>,
+    result: Vec<f64>,
+}
+
+#[derive(Deserialize)]
+struct EachSettings {
+    kind: String,
+    clip: serde_json::Value,
+    faulty: usize,
+    iterations: u32,
+}
+
+#[derive(Deserialize)]
+struct AdaptiveCase {
+    optimizer: String,
+    learning_rate: f64,
+    beta1: f64,
+    beta2: f64,
+    epsilon: f64,
+    means: Vec<Vec<f32>>,
+    steps: Vec<Vec<f64>>,
 }
 
 #[derive(Deserialize)]
@@ -72,6 +102,14 @@ fn close(found: &[f64], expected: &[f64]) {
     }
 }
 
+fn clip(told: &serde_json::Value) -> Clip {
+    match (told.as_str(), told.as_f64()) {
+        (Some("none"), _) => Clip::None,
+        (Some("median"), _) => Clip::Median,
+        (_, norm) => Clip::Norm(norm.unwrap()),
+    }
+}
+
 fn widened(elements: &[f32]) -> Vec<f64> {
     elements.iter().copied().map(f64::from).collect()
 }
@@ -88,15 +126,12 @@ fn rules_give_the_weights_and_means_calculated_outside() {
                 "samples" => BaseWeights::Samples,
                 _ => BaseWeights::Equal,
             },
-            clip: match (settings.clip.as_str(), settings.clip.as_f64()) {
-                (Some("none"), _) => Clip::None,
-                (Some("median"), _) => Clip::Median,
-                (_, norm) => Clip::Norm(norm.unwrap()),
-            },
+            clip: clip(&settings.clip),
             loss_limit: settings.loss_limit,
             norm_limit: settings.norm_limit,
             penalty: settings.penalty,
             relative: settings.relative,
+            ..AggregatorPlan::default()
         };
         let told: Vec<f64> = case.reports.iter().map(|report| report.norm).collect();
         let norms: Vec<f64> = case.updates.iter().map(|update| norm(update)).collect();
@@ -154,6 +189,82 @@ fn outer_optimizers_make_the_steps_calculated_outside() {
             },
             learning_rate: case.learning_rate,
             momentum: case.momentum,
+            ..OuterPlan::default()
+        };
+        let mut optimizer = outer::build(&plan, case.means[0].len());
+        for (mean, expected) in case.means.into_iter().zip(&case.steps) {
+            let mut step = mean;
+            optimizer.step(0, &mut step).unwrap();
+            optimizer.accept();
+            close(&widened(&step), expected);
+        }
+    }
+}
+
+#[test]
+fn rules_that_see_each_update_give_the_results_calculated_outside() {
+    let cases = numbers().eaches;
+    assert_eq!(cases.len(), 11);
+    for case in cases {
+        let settings = case.settings;
+        let plan = AggregatorPlan {
+            clip: clip(&settings.clip),
+            kind: settings.kind,
+            faulty: settings.faulty,
+            iterations: settings.iterations,
+            ..AggregatorPlan::default()
+        };
+        let reports: Vec<Report> = case
+            .norms
+            .iter()
+            .enumerate()
+            .map(|(index, norm)| Report {
+                node: format!("hq/n{index}").parse().unwrap(),
+                samples: 7,
+                loss: 1.0,
+                steps: 10,
+                learning_rate: 0.1,
+                norm: *norm,
+                finite: true,
+            })
+            .collect();
+        let mut rule = aggregate::build(&plan).unwrap();
+        let weights = aggregate::weigh(rule.as_mut(), &reports).unwrap();
+        let clips: Vec<f64> = weights.iter().map(|weight| weight.clip).collect();
+        close(&clips, &case.clips);
+        let clipped: Vec<Vec<f32>> = case
+            .updates
+            .iter()
+            .zip(&clips)
+            .map(|(update, clip)| {
+                update
+                    .iter()
+                    .map(|element| element * *clip as f32)
+                    .collect()
+            })
+            .collect();
+        let updates: Vec<&[f32]> = clipped.iter().map(Vec::as_slice).collect();
+        let found = aggregate::fold_each(rule.as_mut(), &weights, &updates).unwrap();
+        close(&widened(&found), &case.result);
+    }
+}
+
+#[test]
+fn adaptive_optimizers_make_the_steps_calculated_outside() {
+    let cases = numbers().adaptives;
+    assert_eq!(cases.len(), 6);
+    for case in cases {
+        let plan = OuterPlan {
+            optimizer: match case.optimizer.as_str() {
+                "adam" => OuterKind::Adam,
+                "yogi" => OuterKind::Yogi,
+                _ => OuterKind::Adagrad,
+            },
+            learning_rate: case.learning_rate,
+            beta1: case.beta1,
+            beta2: case.beta2,
+            epsilon: case.epsilon,
+            ..OuterPlan::default()
         };
         let mut optimizer = outer::build(&plan, case.means[0].len());
         for (mean, expected) in case.means.into_iter().zip(&case.steps) {

@@ -43,6 +43,7 @@ pub fn defaults() -> Plan {
             init: Init::Seed(7),
             order: Order::Shuffled,
             partition: Partition::Dirichlet { alpha: 0.5 },
+            ..ModelPlan::default()
         },
         aggregator: AggregatorPlan {
             kind: "dynamic-weighted".into(),
@@ -52,11 +53,13 @@ pub fn defaults() -> Plan {
             norm_limit: 5.0,
             penalty: 0.3,
             relative: false,
+            ..AggregatorPlan::default()
         },
         outer: OuterPlan {
             optimizer: OuterKind::Sgd,
             learning_rate: 1.0,
             momentum: 0.9,
+            ..OuterPlan::default()
         },
         domains,
         links: Vec::new(),

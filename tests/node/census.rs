@@ -42,6 +42,7 @@ fn one_actor_per_node_link_and_peer_and_none_when_it_is_over() {
             ("Coordinator", 1),
             ("Link", pairs),
             ("Heartbeat", pairs),
+            ("ClockSync", pairs),
             ("Quic", nodes),
             ("Verbs", nodes),
             ("Collective", nodes),

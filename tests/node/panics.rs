@@ -34,6 +34,7 @@ impl Victim {
         match (self.actor, &self.peer) {
             ("Link", Some(peer)) => crew.links[peer].inject_panic("injected"),
             ("Heartbeat", Some(peer)) => crew.heartbeats[peer].inject_panic("injected"),
+            ("ClockSync", Some(peer)) => crew.clock_syncs[peer].inject_panic("injected"),
             (actor, _) => crew.inject_panic(actor, "injected"),
         }
     }
@@ -66,7 +67,7 @@ fn one_of_each_kind() -> Vec<Victim> {
         ("plant/c", "plant/d"),
     ];
     for (of, peer) in pairs {
-        for actor in ["Link", "Heartbeat"] {
+        for actor in ["Link", "Heartbeat", "ClockSync"] {
             let peer = Some(node(peer));
             victims.push(Victim {
                 peer,
@@ -245,7 +246,7 @@ fn every_single_actor_may_panic() {
         let of = planned.id.as_str();
         victims.extend(EACH.map(|actor| victim(actor, of)));
         for peer in plan.peers(&planned.id) {
-            for actor in ["Link", "Heartbeat"] {
+            for actor in ["Link", "Heartbeat", "ClockSync"] {
                 let peer = Some(peer.clone());
                 victims.push(Victim {
                     peer,

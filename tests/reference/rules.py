@@ -39,6 +39,58 @@ def weights_of(settings, reports):
     return base, clips
 
 
+def squared_distances(updates):
+    return ((updates[:, None, :] - updates[None, :, :]) ** 2).sum(axis=2)
+
+
+def krum_scores(updates, faulty):
+    near = len(updates) - faulty - 2
+    apart = squared_distances(updates)
+    return np.array([np.sort(np.delete(row, i))[:near].sum() for i, row in enumerate(apart)])
+
+
+def robust(settings, updates):
+    """The result of a rule that sees each update."""
+    kind, faulty = settings["kind"], settings["faulty"]
+    if kind == "median":
+        return np.median(updates, axis=0)
+    if kind == "trimmed-mean":
+        ordered = np.sort(updates, axis=0)
+        return ordered[faulty : len(updates) - faulty].mean(axis=0)
+    if kind == "krum":
+        return updates[np.argmin(krum_scores(updates, faulty))]
+    if kind == "multi-krum":
+        order = np.argsort(krum_scores(updates, faulty), kind="stable")
+        return updates[order[: len(updates) - faulty]].mean(axis=0)
+    centre = np.zeros(updates.shape[1])
+    for _ in range(settings["iterations"]):
+        away = updates - centre
+        distances = np.linalg.norm(away, axis=1)
+        radius = lower_median(distances) if settings["clip"] == "median" else settings["clip"]
+        factors = np.minimum(1.0, radius / np.maximum(distances, 1e-300))
+        centre = centre + (factors[:, None] * away).mean(axis=0)
+    return centre
+
+
+def each_case(rng, kind, count, clip, faulty=1, iterations=3, bad=1):
+    updates = rng.normal(size=(count, LENGTH)) * rng.uniform(0.8, 1.2, size=(count, 1)) + 0.5
+    updates[rng.choice(count, size=bad, replace=False)] *= -30.0
+    settings = {"kind": kind, "clip": clip, "faulty": faulty, "iterations": iterations}
+    norms = np.linalg.norm(updates, axis=1)
+    clips = np.ones(count)
+    if kind != "centred-clipping" and clip != "none":
+        limit = lower_median(norms) if clip == "median" else clip
+        clips = np.minimum(1.0, limit / norms)
+    result = robust(settings, clips[:, None] * updates)
+    return {
+        "settings": settings,
+        "norms": norms.tolist(),
+        "updates": updates.tolist(),
+        "clips": clips.tolist(),
+        "result": result.tolist(),
+    }
+
+
 def rule_case(rng, kind, weights, clip, relative):
     count = int(rng.integers(4, 9))
     updates = rng.normal(size=(count, LENGTH)) * rng.uniform(0.1, 12.0, size=(count, 1))
@@ -93,6 +145,30 @@ def outer_case(rng, optimizer, rate, momentum):
     }
 
 
+def adaptive_case(rng, optimizer, rate, beta1, beta2, epsilon):
+    means = rng.normal(size=(6, LENGTH)) * 0.1
+    m, v, steps = np.zeros(LENGTH), np.full(LENGTH, epsilon**2), []
+    for mean in means:
+        m = beta1 * m + (1.0 - beta1) * mean
+        square = mean**2
+        if optimizer == "adam":
+            v = beta2 * v + (1.0 - beta2) * square
+        elif optimizer == "yogi":
+            v = v - (1.0 - beta2) * square * np.sign(v - square)
+        else:
+            v = v + square
+        steps.append((rate * m / (np.sqrt(v) + epsilon)).tolist())
+    return {
+        "optimizer": optimizer,
+        "learning_rate": rate,
+        "beta1": beta1,
+        "beta2": beta2,
+        "epsilon": epsilon,
+        "means": means.tolist(),
+        "steps": steps,
+    }
+
+
 def rounded(value):
     """Nine digits: enough for a relative tolerance of 1e-5, short enough to read."""
     if isinstance(value, float):
@@ -123,10 +199,35 @@ def main():
         outer_case(rng, "nesterov", 0.7, 0.9),
         outer_case(rng, "nesterov", 1.0, 0.5),
     ]
+    eaches = [
+        each_case(rng, "median", 5, "none"),
+        each_case(rng, "median", 6, "median"),
+        each_case(rng, "trimmed-mean", 7, "none", faulty=2, bad=2),
+        each_case(rng, "trimmed-mean", 4, 3.0),
+        each_case(rng, "krum", 5, "none"),
+        each_case(rng, "krum", 8, "median", faulty=2, bad=2),
+        each_case(rng, "multi-krum", 9, "none", faulty=3, bad=3),
+        each_case(rng, "multi-krum", 6, "median"),
+        each_case(rng, "centred-clipping", 6, "median"),
+        each_case(rng, "centred-clipping", 7, 2.5, iterations=10),
+        each_case(rng, "centred-clipping", 1, 0.5, iterations=2, bad=0),
+    ]
+    adaptives = [
+        adaptive_case(rng, "adam", 0.1, 0.9, 0.99, 1e-3),
+        adaptive_case(rng, "adam", 0.03, 0.5, 0.9, 1e-2),
+        adaptive_case(rng, "yogi", 0.1, 0.9, 0.99, 1e-3),
+        adaptive_case(rng, "yogi", 0.05, 0.0, 0.5, 0.3),
+        adaptive_case(rng, "adagrad", 0.1, 0.9, 0.99, 1e-3),
+        adaptive_case(rng, "adagrad", 0.1, 0.0, 0.99, 1e-2),
+    ]
     print('{"rules": [')
     print(",\n".join(json.dumps(rounded(case)) for case in rules))
     print('], "outers": [')
     print(",\n".join(json.dumps(rounded(case)) for case in outers))
+    print('], "eaches": [')
+    print(",\n".join(json.dumps(rounded(case)) for case in eaches))
+    print('], "adaptives": [')
+    print(",\n".join(json.dumps(rounded(case)) for case in adaptives))
     print("]}")
 
 

@@ -19,6 +19,9 @@ const SGD: OuterPlan = OuterPlan {
     optimizer: OuterKind::Sgd,
     learning_rate: 1.0,
     momentum: 0.0,
+    beta1: 0.9,
+    beta2: 0.99,
+    epsilon: 0.001,
 };
 
 fn layout() -> Layout {
@@ -54,6 +57,7 @@ fn state(round: u64) -> Arc<State> {
         optimizer: OuterKind::Momentum,
         learning_rate: 1.0,
         momentum: 0.9,
+        ..SGD
     };
     let mut outer = outer::build(&plan, 7);
     outer.restore(&[("velocity", &[round as f32; 7])]).unwrap();

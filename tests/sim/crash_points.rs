@@ -373,6 +373,7 @@ fn state(round: Round) -> State {
         optimizer: OuterKind::Momentum,
         learning_rate: 1.0,
         momentum: 0.9,
+        ..OuterPlan::default()
     };
     let mut outer = outer::build(&plan, layout().len());
     let velocity = vec![round as f32; layout().len()];

@@ -148,6 +148,7 @@ fn a_panic_of_any_actor_in_mid_round_costs_nothing() {
             "Verbs",
             "Collective",
             "Heartbeat",
+            "ClockSync",
             "Checkpoint",
             "Coordinator",
             "Aggregate",

@@ -7,6 +7,7 @@ mod checkpoint;
 mod crash_points;
 mod dropout;
 mod duplicate;
+mod each;
 mod faults;
 mod membership;
 mod nodes;

@@ -7,7 +7,7 @@ use tombolo::core::trainer::{Evaluation, Task, TrainError, Trained, Trainer};
 
 /// A model of nothing: its updates follow from node and round, and cost next to no time.
 pub struct Probe {
-    layout: Layout,
+    pub layout: Layout,
 }
 
 impl Probe {

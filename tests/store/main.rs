@@ -3,5 +3,6 @@
 
 mod faulty;
 mod objects;
+mod promotion;
 mod records;
 mod runs;

@@ -14,21 +14,24 @@ use tombolo_core::tensor::{Hash, Layout};
 
 use crate::faulty::{Answer, Faulty, Request};
 
-const CONFIGURATION: Hash = Hash([7; 32]);
+pub const CONFIGURATION: Hash = Hash([7; 32]);
 
-const RUN: Hash = Hash([3; 32]);
+pub const RUN: Hash = Hash([3; 32]);
 
-fn layout() -> Layout {
+pub fn layout() -> Layout {
     Layout::new([("weight", vec![4])]).unwrap()
 }
 
-fn state(round: u64) -> State {
+pub fn state(round: u64) -> State {
     let mut model = Pool::default().take(4);
     model.fill(round as f32);
     let momentum = OuterPlan {
         optimizer: OuterKind::Momentum,
         learning_rate: 1.0,
         momentum: 0.9,
+        beta1: 0.9,
+        beta2: 0.99,
+        epsilon: 0.001,
     };
     State {
         record: RoundRecord {
@@ -59,11 +62,11 @@ fn store(objects: &Arc<Faulty>) -> Store {
     Store::new(Arc::new(files), CONFIGURATION, 1, Pool::default())
 }
 
-fn files(objects: &Arc<Faulty>) -> ObjectFiles {
+pub fn files(objects: &Arc<Faulty>) -> ObjectFiles {
     ObjectFiles::in_virtual_time(objects.clone(), Duration::from_secs(60)).unwrap()
 }
 
-fn refusal<T>(result: Result<T, CheckpointError>) -> CheckpointError {
+pub fn refusal<T>(result: Result<T, CheckpointError>) -> CheckpointError {
     match result {
         Ok(_) => panic!("it was taken"),
         Err(error) => error,

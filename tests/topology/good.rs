@@ -9,7 +9,7 @@ use tombolo::topology::{
 };
 use tombolo_core::plan::{
     BaseWeights, Clip, Cooldown, Deadline, Fabric, HeartbeatPlan, Init, Order, OuterKind,
-    Partition, Plan, Quorum, SyncEvery, TrainerKind,
+    OuterPlan, Partition, Plan, Quorum, SyncEvery, TrainerKind,
 };
 
 /// The smallest file: everything else is a default.
@@ -142,7 +142,7 @@ fn every_key_that_is_built_reaches_the_plan() {
         order = "sequential"
         partition = { kind = "shards" }
         [aggregator]
-        kind = "fedavg"
+        kind = "dynamic-weighted"
         weights = "equal"
         clip = 3
         thresholds = "relative"
@@ -340,9 +340,17 @@ fn the_hash_sees_whatever_decides_the_outcome() {
         "[round]\nabsent = [{ round = 1, nodes = [\"hq/a\"] }]",
         "[model]\nlearning_rate = 0.2",
         "[model]\npartition = { kind = \"iid\" }",
+        "[model]\naccumulate = 2",
+        "[model]\nproximal = 0.01",
         "[aggregator]\nkind = \"fedavg\"",
         "[aggregator]\nclip = 1.0",
-        "[outer]\nmomentum = 0.8",
+        "[aggregator]\nkind = \"trimmed-mean\"",
+        "[aggregator]\nkind = \"trimmed-mean\"\nfaulty = 0",
+        "[aggregator]\nkind = \"centred-clipping\"\niterations = 5",
+        "[outer]\noptimizer = \"momentum\"\nmomentum = 0.8",
+        "[outer]\noptimizer = \"adam\"\nbeta1 = 0.8",
+        "[outer]\noptimizer = \"adam\"\nbeta2 = 0.8",
+        "[outer]\noptimizer = \"adam\"\nepsilon = 0.8",
         "[[link]]\nbetween = [\"hq\", \"plant\"]\nemulate = { delay = \"1ms\" }",
     ] {
         hashes.push(config_hash(&read(&format!("{SMALL}\n{change}\n"))));
@@ -351,6 +359,10 @@ fn the_hash_sees_whatever_decides_the_outcome() {
         ("\"harbour\"", "\"port\""),
         ("name = \"harbour\"", "name = \"harbour\"\nrounds = 21"),
         ("name = \"harbour\"", "name = \"harbour\"\nseed = 8"),
+        (
+            "name = \"harbour\"",
+            "name = \"harbour\"\nstandby = [\"plant/gate\"]",
+        ),
         (
             "name = \"harbour\"",
             "name = \"harbour\"\nsync_every = \"1 epoch\"",
@@ -471,6 +483,28 @@ fn what_works_but_perhaps_not_as_meant_is_a_warning() {
             "[[domain]]\nname = \"lab\"\nnodes = [\"x\"]\n[[link]]\nbetween = [\"plant\", \"lab\"]\n",
             "plant - lab carries nothing",
         ),
+        (
+            "[aggregator]\nkind = \"median\"\n[model]\npartition = { kind = \"dirichlet\", alpha = 0.1 }\n",
+            "loses 11 to 16 points of accuracy",
+        ),
+        (
+            "[aggregator]\nkind = \"trimmed-mean\"\n[model]\npartition = { kind = \"shards\" }\n",
+            "loses 11 to 16 points of accuracy",
+        ),
+        (
+            "[aggregator]\nkind = \"median\"\n",
+            "3 a round cross the WAN to hq, where a rule for sums sends 1",
+        ),
+        (
+            "[aggregator]\nkind = \"krum\"\n",
+            "a round may close with 4 updates, and krum needs 5",
+        ),
+        (
+            "[aggregator]\nkind = \"trimmed-mean\"\nfaulty = 0\n",
+            "trims nothing",
+        ),
+        ("[model]\nproximal = 20\n", "beyond the model"),
+        ("[outer]\noptimizer = \"adam\"\n", "0.01 to 0.1 is usual"),
     ] {
         let warnings = warned(&format!("{SMALL}\n{change}"));
         assert!(
@@ -565,4 +599,62 @@ fn the_schema_says_what_defaults_and_words_there_are() {
     insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
         insta::assert_snapshot!("schema", serde_json::to_string_pretty(&schema).unwrap());
     });
+}
+
+#[test]
+fn robust_rules_and_adaptive_optimizers_are_read_with_what_they_need() {
+    use tombolo_core::aggregate::Needs;
+    for (kind, needs) in [
+        ("dynamic-weighted", Needs::Sum),
+        ("median", Needs::Each),
+        ("trimmed-mean", Needs::Each),
+        ("krum", Needs::EachTwice),
+        ("centred-clipping", Needs::EachTwice),
+    ] {
+        let plan = read(&format!("{SMALL}\n[aggregator]\nkind = {kind:?}\n"));
+        assert_eq!(plan.aggregator.needs, needs, "{kind}");
+        assert_eq!((plan.aggregator.faulty, plan.aggregator.iterations), (1, 3));
+    }
+    let text = format!(
+        "{SMALL}\n[aggregator]\nkind = \"centred-clipping\"\niterations = 7\n[outer]\noptimizer = \"yogi\"\nlearning_rate = 0.05\nbeta1 = 0.5\nbeta2 = 0.6\nepsilon = 1e-4\n"
+    );
+    let plan = read(&text);
+    assert_eq!(plan.aggregator.iterations, 7);
+    assert_eq!(plan.outer.optimizer, OuterKind::Yogi);
+    let OuterPlan {
+        beta1,
+        beta2,
+        epsilon,
+        ..
+    } = plan.outer;
+    assert_eq!((beta1, beta2, epsilon), (0.5, 0.6, 1e-4));
+    assert_eq!(
+        explicit(&plan).warnings.len(),
+        3,
+        "two gateways, and what it costs"
+    );
+}
+
+#[test]
+fn standbys_and_stores_reach_the_plan() {
+    let standby = SMALL.replace(
+        "name = \"harbour\"",
+        "name = \"harbour\"\nstandby = [\"plant/gate\"]",
+    );
+    let plan = read(&standby);
+    assert_eq!(plan.standby, ["plant/gate".parse().unwrap()]);
+    assert_eq!(plan.checkpoint.store, None);
+    let text = format!("{SMALL}\n[checkpoint]\nstore = \"s3://bucket/some/prefix/\"\n");
+    let read = parse("clouds", &text, Path::new("/base"));
+    match cfg!(feature = "object-store-cloud") {
+        true => {
+            let checkpoint = read.unwrap().checkpoint;
+            assert_eq!(checkpoint.store.as_deref(), Some("s3://bucket/some/prefix"));
+            assert_eq!(checkpoint.folder, Path::new("/base/state"));
+        }
+        false => {
+            let said = read.unwrap_err().to_plain_text();
+            assert!(said.contains("--features object-store-cloud"), "{said}");
+        }
+    }
 }

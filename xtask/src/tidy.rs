@@ -6,6 +6,7 @@
 mod arrows;
 mod code;
 mod floors;
+mod mutants;
 mod words;
 
 use std::collections::BTreeMap;
@@ -98,6 +99,7 @@ fn faults(tree: &Tree) -> Vec<Fault> {
     faults.extend(lengths(tree, LINES_GRANTED));
     faults.extend(links(tree));
     faults.extend(floors::check(tree));
+    faults.extend(mutants::check(tree));
     faults
 }
 

@@ -1,16 +1,17 @@
-//! The sums of domains: where their bytes come from, the fold over them, and the copy of them that the journal keeps.
+//! The contributions of domains: where their bytes come from, the fold over sums, and the copy of them that the journal keeps.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::Setup;
+use super::{Setup, each};
 use crate::checkpoint;
 use crate::env::{Files, Work, work};
 use crate::link::{self, Incoming};
 use crate::shell::Handle;
 use crate::slab::SlabMut;
+use tombolo_core::aggregate::{Needs, Weight};
 use tombolo_core::coordinator::FoldError;
 use tombolo_core::fold::{self, ByteFold};
 use tombolo_core::tensor::Hash;
@@ -23,7 +24,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 pub(super) type Domain = (Contribution, Option<Handle<link::Message>>);
 
 /// Where a contribution's bytes come from.
-enum Source {
+pub(super) enum Source {
     /// This node's own domain: they are here.
     Here(Bytes),
     /// Another domain's gateway.
@@ -33,7 +34,7 @@ enum Source {
 }
 
 /// A contribution that could not be folded.
-enum Trouble {
+pub(super) enum Trouble {
     /// Its bytes did not come: they may, if asked for again.
     Missing(FoldError),
     /// They came and are not what was announced, or cannot be used.
@@ -41,8 +42,22 @@ enum Trouble {
 }
 
 /// The mean over domains.
-pub(super) async fn fold(setup: &Setup, domains: &[Domain]) -> Result<SlabMut, FoldError> {
-    patiently(setup, async || fold_once(setup, domains).await).await
+pub(super) async fn fold(
+    setup: &Setup,
+    domains: &[Domain],
+    weights: &[Weight],
+) -> Result<SlabMut, FoldError> {
+    match setup.stage.plan.aggregator.needs {
+        Needs::Sum => patiently(setup, async || fold_once(setup, domains).await).await,
+        Needs::Each | Needs::EachTwice => {
+            patiently(setup, async || each::fold(setup, domains, weights).await).await
+        }
+    }
+}
+
+/// How many tensors a contribution holds, chunk by chunk one beside the other.
+pub(super) fn tensors(setup: &Setup, contribution: &Contribution) -> usize {
+    contribution.tensors(setup.stage.plan.aggregator.needs)
 }
 
 /// Writes the bytes of one contribution into the journal.
@@ -115,10 +130,10 @@ async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<(), Trouble> 
     }
     let env = setup.stage.env.as_ref();
     let journal: Arc<str> = checkpoint::journal(contribution, setup.term.epoch()).into();
-    let mut left = setup.layout.len();
+    let tensors = tensors(setup, contribution);
     for index in 0..contribution.chunks.len() {
-        let elements = left.min(CHUNK_ELEMENTS);
-        left -= elements;
+        let before = index / tensors * CHUNK_ELEMENTS;
+        let elements = (setup.layout.len() - before).min(CHUNK_ELEMENTS);
         let pieces = source.chunk(setup, contribution, index, elements).await?;
         let (files, journal) = (env.store(), journal.clone());
         let written = work(env, Work::Bytes(elements as u64 * 4), move || {
@@ -132,7 +147,7 @@ async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<(), Trouble> 
     Ok(())
 }
 
-fn wrong(contribution: &Contribution, reason: String) -> Trouble {
+pub(super) fn wrong(contribution: &Contribution, reason: String) -> Trouble {
     Trouble::Wrong(FoldError::Domain(contribution.domain.clone(), reason))
 }
 
@@ -140,7 +155,10 @@ fn missing(contribution: &Contribution, reason: String) -> Trouble {
     Trouble::Missing(FoldError::Domain(contribution.domain.clone(), reason))
 }
 
-async fn source(setup: &Setup, (contribution, link): &Domain) -> Result<Source, Trouble> {
+pub(super) async fn source(
+    setup: &Setup,
+    (contribution, link): &Domain,
+) -> Result<Source, Trouble> {
     let (env, noted) = (setup.stage.env.as_ref(), contribution.clone());
     let (files, term) = (env.store(), setup.term.epoch());
     let kept = work(env, Work::Bytes(0), move || {
@@ -163,7 +181,7 @@ async fn source(setup: &Setup, (contribution, link): &Domain) -> Result<Source, 
     let incoming = fetched
         .map_err(|error| blame(error.to_string()))?
         .map_err(|error| blame(error.to_string()))?;
-    let expected = setup.layout.len() as u64 * 4;
+    let expected = (setup.layout.len() * tensors(setup, contribution)) as u64 * 4;
     if incoming.len != expected {
         let reason = format!("{} bytes, expected {expected}", incoming.len);
         return Err(wrong(contribution, reason));
@@ -173,7 +191,7 @@ async fn source(setup: &Setup, (contribution, link): &Domain) -> Result<Source, 
 
 impl Source {
     /// The next chunk, verified, in the pieces in which it comes.
-    async fn chunk(
+    pub(super) async fn chunk(
         &mut self,
         setup: &Setup,
         contribution: &Contribution,

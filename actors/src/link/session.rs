@@ -121,6 +121,7 @@ impl Session<'_> {
         setup.wire.agree(Agreed {
             connection: self.connection.clone(),
             every: Duration::from_millis(theirs.heartbeat_ms),
+            life: theirs.incarnation,
         });
         self.own
             .tell(Message::Up(self.number, peer))

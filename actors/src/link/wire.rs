@@ -30,6 +30,8 @@ pub struct Agreed {
     pub connection: Connection,
     /// How often the peer sends a heartbeat.
     pub every: Duration,
+    /// The peer's incarnation.
+    pub life: u64,
 }
 
 impl Agreed {

@@ -1,16 +1,17 @@
 //! The gateway side of a node: what its [`Gateway`] decides, and the two regions of the domain's model.
 
 use super::Node;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::obtain::obtain;
 use crate::collective::{self, region_ref};
 use crate::coordinator;
 use crate::link;
-use crate::shell::{ASKS_MAX, Cx, later};
+use crate::shell::{ASKS_MAX, Cx, Reply, later};
 use tombolo_core::event::Event;
 use tombolo_core::gateway::{self, Gateway};
-use tombolo_core::ids::{NodeId, Round};
+use tombolo_core::ids::{Attempt, NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome};
 use tombolo_core::member;
 use tombolo_core::tensor::Hash;
@@ -77,8 +78,13 @@ impl Node {
         let layout = self.setup.layout.clone();
         let patience = plan.heartbeat.limit() * STALL_LIMITS
             + STALL_PER_BYTE * u32::try_from(layout.len() * 4).unwrap_or(u32::MAX);
-        let gateway = Gateway::new(domain.id.clone(), ranks, layout);
-        self.gateway = Some(gateway.patient(patience));
+        self.term = 1 + self.setup.presence.terms.fetch_add(1, Ordering::Relaxed);
+        let tokens = self.setup.stage.env.rng(&format!("gateway {}", self.term));
+        let gateway = Gateway::new(domain.id.clone(), ranks, layout, tokens);
+        let needs = plan.aggregator.needs;
+        self.gateway = Some(gateway.patient(patience).for_rule(needs));
+        // What an earlier term wished for; what it has under way is thrown away when it comes.
+        self.obtain = None;
         let view = self.setup.seen().view().clone();
         self.step_gateway(cx, gateway::Message::View(view));
     }
@@ -206,35 +212,57 @@ impl Node {
             }
             gateway::Effect::Gather(gather) => {
                 let (round, attempt) = (gather.round, gather.attempt);
-                let (collective, own) = (self.setup.collective.clone(), self.me().clone());
-                let gathered = async move {
-                    let question = |reply| collective::Message::Gather(gather.clone(), reply);
-                    let gathered = collective.ask_again(ASKS_MAX, question).await;
-                    gathered.unwrap_or_else(|error| Err((own, format!("its collective: {error}"))))
-                };
-                later(cx, gathered, move |node, gathered, cx| {
-                    // What the coordinator may still fetch stays until the new sum takes its place.
-                    let offered = node.gateway.as_ref().and_then(Gateway::offered);
-                    let result = gathered.map(|(sum, chunks)| {
-                        node.setup.shelf.keep(|object| match object {
-                            Object::Contribution(round, old) => offered == Some((round, old)),
-                            _ => true,
-                        });
-                        node.setup
-                            .shelf
-                            .put(Object::Contribution(round, attempt), sum.bytes());
-                        chunks
-                    });
-                    node.step_gateway(cx, gateway::Message::Gathered(round, attempt, result));
-                    if node.gateway.as_ref().and_then(Gateway::offered) != Some((round, attempt)) {
-                        // The round went on without it.
-                        let object = Object::Contribution(round, attempt);
-                        node.setup.shelf.remove(object);
-                    }
+                self.gather(cx, round, attempt, move |reply| {
+                    collective::Message::Gather(gather.clone(), reply)
+                });
+            }
+            gateway::Effect::Collect(collect) => {
+                let (round, attempt) = (collect.round, collect.attempt);
+                self.gather(cx, round, attempt, move |reply| {
+                    collective::Message::Collect(collect.clone(), reply)
                 });
             }
             gateway::Effect::Finished(_) => {}
         }
+    }
+
+    /// Has the domain's contribution made, and keeps it for the coordinator to fetch.
+    fn gather(
+        &self,
+        cx: &mut Cx<Self>,
+        round: Round,
+        attempt: Attempt,
+        question: impl Fn(Reply<collective::Gathered>) -> collective::Message + Send + 'static,
+    ) {
+        let (collective, own) = (self.setup.collective.clone(), self.me().clone());
+        let term = self.term;
+        let gathered = async move {
+            let gathered = collective.ask_again(ASKS_MAX, question).await;
+            gathered.unwrap_or_else(|error| Err((own, format!("its collective: {error}"))))
+        };
+        later(cx, gathered, move |node, gathered, cx| {
+            if node.term != term {
+                return;
+            }
+            // What the coordinator may still fetch stays until the new sum takes its place.
+            let offered = node.gateway.as_ref().and_then(Gateway::offered);
+            let result = gathered.map(|(sum, chunks)| {
+                node.setup.shelf.keep(|object| match object {
+                    Object::Contribution(round, old) => offered == Some((round, old)),
+                    _ => true,
+                });
+                node.setup
+                    .shelf
+                    .put(Object::Contribution(round, attempt), sum.bytes());
+                chunks
+            });
+            node.step_gateway(cx, gateway::Message::Gathered(round, attempt, result));
+            if node.gateway.as_ref().and_then(Gateway::offered) != Some((round, attempt)) {
+                // The round went on without it.
+                let object = Object::Contribution(round, attempt);
+                node.setup.shelf.remove(object);
+            }
+        });
     }
 
     fn obtain_next(&mut self, cx: &mut Cx<Self>) {
@@ -245,14 +273,19 @@ impl Node {
             self.shop = Some(shop);
             return;
         };
-        let setup = self.setup.clone();
+        let (setup, term) = (self.setup.clone(), self.term);
         let work = async move {
             let result = obtain(&setup, &mut shop, round, base, hash).await;
             (shop, result)
         };
         later(cx, work, move |node, (shop, result), cx| {
-            node.shop = Some(shop);
-            node.step_gateway(cx, gateway::Message::Obtained(round, result));
+            if node.term == term {
+                node.shop = Some(shop);
+                node.step_gateway(cx, gateway::Message::Obtained(round, result));
+            } else {
+                // This term's own regions are shown already, or it begins with those.
+                node.shop.get_or_insert(shop);
+            }
             node.obtain_next(cx);
         });
     }

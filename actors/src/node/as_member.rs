@@ -125,14 +125,14 @@ impl Node {
         let collective = self.setup.collective.clone();
         match control {
             Control::Measure(measure) => {
-                let (round, node, key) = (measure.round, measure.node.clone(), measure.region.key);
+                let (token, round, node) = (measure.token, measure.round, measure.node.clone());
                 let answer = async move {
                     let question = |reply| collective::Message::Measure(measure.clone(), reply);
                     let measured = collective.ask_again(ASKS_MAX, question).await;
                     measured.unwrap_or_else(|error| Measured {
+                        token,
                         round,
                         node,
-                        key,
                         result: Err(format!("the collective: {error}").into()),
                     })
                 };
@@ -146,6 +146,7 @@ impl Node {
                     let question = |reply| collective::Message::Fold(fold.clone(), reply);
                     let folded = collective.ask_again(ASKS_MAX, question).await;
                     folded.unwrap_or_else(|error| tombolo_core::wire::Folded {
+                        token: fold.token,
                         round: fold.round,
                         attempt: fold.attempt,
                         slices: fold.slices,

@@ -76,6 +76,7 @@ fn shown(fabric: &Fabric, round: Round, model: &[f32]) -> Result<Region, String>
             epoch: 0,
             round,
             attempt: 0,
+            token: 0,
         },
     );
     copy(model, &mut region.f32s_mut()[REGION_HEADER_BYTES / 4..]);
@@ -154,6 +155,7 @@ impl Bench {
             epoch,
             round,
             attempt: 0,
+            token: 0,
         };
         write_header(&mut region, header);
         Ok(region)

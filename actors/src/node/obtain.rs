@@ -114,6 +114,7 @@ async fn fill(
             epoch: 0,
             round,
             attempt: 0,
+            token: 0,
         },
     );
     Ok(())

@@ -266,6 +266,7 @@ fn plan() -> Plan {
             init: Init::Zeros,
             order: Order::Sequential,
             partition: Partition::Iid,
+            ..ModelPlan::default()
         },
         aggregator: AggregatorPlan {
             kind: "fedavg".into(),
@@ -275,11 +276,13 @@ fn plan() -> Plan {
             norm_limit: 1.0,
             penalty: 1.0,
             relative: false,
+            ..AggregatorPlan::default()
         },
         outer: OuterPlan {
             optimizer: OuterKind::Sgd,
             learning_rate: 1.0,
             momentum: 0.0,
+            ..OuterPlan::default()
         },
         domains: Vec::new(),
         links: Vec::new(),

@@ -115,6 +115,7 @@ mod tests {
             norm_limit: 5.0,
             penalty: 0.3,
             relative,
+            ..AggregatorPlan::default()
         }
     }
 

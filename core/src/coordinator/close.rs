@@ -7,10 +7,11 @@ use super::{Coordinator, Effect, Ending, FoldError, Outcome};
 use crate::event::{Event, Finished, RoundState};
 use crate::ids::{DomainId, NodeId, Round};
 use crate::machine::Context;
+use crate::mutants;
 use crate::plan::{BaseWeights, Quorum};
 use crate::text::{Text, clip};
 use crate::time::Micros;
-use crate::wire::{Commit, Control};
+use crate::wire::{Commit, Contribution, Control};
 
 impl Coordinator {
     /// Looks whether the open round can go on, and says when to look again.
@@ -151,7 +152,7 @@ impl Coordinator {
         let Some(current) = &mut self.current else {
             return;
         };
-        if cx.now() >= current.deadline {
+        if cx.now() >= current.deadline && !mutants::is("deadline-ignored") {
             let reason = current.shortfall(&self.plan);
             self.adaptive.on_missed();
             return self.abort(cx, reason);
@@ -181,11 +182,17 @@ impl Coordinator {
         current.phase = Phase::Folding(start);
         current.close_by = current.close_by.min(cx.now() + self.plan.round.close_limit);
         cx.wake_at(current.close_by);
-        cx.effect(Effect::Fold(
-            current.round,
-            start,
-            current.noted.values().cloned().collect(),
-        ));
+        let mut noted: Vec<Contribution> = current.noted.values().cloned().collect();
+        if mutants::is("double-count") {
+            noted.extend(
+                current
+                    .noted
+                    .values()
+                    .find(|noted| noted.attempt > 0)
+                    .cloned(),
+            );
+        }
+        cx.effect(Effect::Fold(current.round, start, noted));
     }
 
     pub(super) fn on_folded(
@@ -270,7 +277,7 @@ impl Coordinator {
         {
             return;
         }
-        if let Err(reason) = result {
+        if let (Err(reason), false) = (result, mutants::is("commit-unfenced")) {
             // What cannot be written down is not committed, and the next round could not be either.
             self.drop_round(cx);
             let reason = format!("round {round} could not be committed: {reason}");

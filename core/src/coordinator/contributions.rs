@@ -5,6 +5,7 @@ use super::{Coordinator, Effect};
 use crate::event::Event;
 use crate::ids::{Attempt, DomainId, Round};
 use crate::machine::Context;
+use crate::mutants;
 use crate::wire::{Answer, Contribution, Control};
 
 impl Coordinator {
@@ -37,7 +38,7 @@ impl Coordinator {
             });
             return answer(cx, Answer::Late);
         };
-        if contribution.epoch != current.epoch {
+        if contribution.epoch != current.epoch && !mutants::is("stale-epoch") {
             cx.report(Event::EpochAnswered { round, from });
             let reason = format!(
                 "made in epoch {}, the round is one of epoch {}",
@@ -76,7 +77,10 @@ impl Coordinator {
             return self.check(cx);
         }
         let acceptable = match self.plan.domain(&domain) {
-            Some(plan) => current.acceptable(plan, &contribution, self.layout.len()),
+            Some(plan) => {
+                let needs = self.plan.aggregator.needs;
+                current.acceptable(plan, &contribution, self.layout.len(), needs)
+            }
             None => Err(format!("{domain} is no domain of this federation")),
         };
         if let Err(reason) = acceptable {
@@ -91,6 +95,9 @@ impl Coordinator {
         }
         current.noting.insert(domain.clone(), contribution.clone());
         cx.effect(Effect::Note(contribution));
+        if mutants::is("early-acknowledgement") {
+            self.on_noted(cx, round, domain, attempt, Ok(()));
+        }
     }
 
     pub(super) fn on_noted(
@@ -118,7 +125,9 @@ impl Coordinator {
         };
         current.noting.remove(&domain);
         let answer = match result {
-            Ok(()) if current.phase != Phase::Contributions => Answer::Late,
+            Ok(()) if current.phase != Phase::Contributions && !mutants::is("late-counts") => {
+                Answer::Late
+            }
             Ok(()) => {
                 let weight = contribution.weight;
                 cx.report(Event::Acknowledged {

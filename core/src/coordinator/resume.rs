@@ -15,6 +15,7 @@ use crate::aggregate::{Report, Weight};
 use crate::event::Event;
 use crate::ids::{DomainId, Epoch, NodeId, Round};
 use crate::machine::Context;
+use crate::mutants;
 use crate::tensor::Hash;
 use crate::time::Micros;
 use crate::wire::Contribution;
@@ -105,6 +106,13 @@ impl Current {
             .collect();
         let noted = resumed.noted.into_iter().map(|noted| noted.contribution);
         self.noted = by(noted, |contribution| contribution.domain.clone());
+        if mutants::is("acknowledged-forgotten") {
+            let forgotten = std::mem::take(&mut self.noted);
+            let inside = |node: &NodeId| forgotten.values().any(|sum| sum.members.contains(node));
+            self.cohort.retain(|node| !inside(node));
+            self.weights.retain(|weight| !inside(&weight.node));
+            self.away.clear();
+        }
     }
 
     /// What a later life needs.

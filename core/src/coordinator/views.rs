@@ -11,6 +11,7 @@ use crate::event::Event;
 use crate::ids::{DomainId, Epoch, NodeId};
 use crate::machine::Context;
 use crate::membership::Word;
+use crate::mutants;
 use crate::time::Micros;
 use crate::view::{Out, View};
 use crate::wire::Control;
@@ -159,7 +160,11 @@ impl Coordinator {
             let gone: Vec<NodeId> = view.out.keys().cloned().collect();
             gone.iter().for_each(|node| self.take_out(node));
             self.writing = Some(view.clone());
+            let epoch = view.epoch;
             cx.effect(Effect::View(view));
+            if mutants::is("view-untold") {
+                self.on_viewed(cx, epoch, Ok(()));
+            }
         } else if let Some(at) = self.membership.wake(cx.now()) {
             cx.wake_at(at);
         }
@@ -170,6 +175,9 @@ impl Coordinator {
         let Some(current) = &self.current else {
             return true;
         };
+        if mutants::is("evicted-counts") {
+            return true;
+        }
         let inside = |contributions: &BTreeMap<DomainId, crate::wire::Contribution>| {
             contributions
                 .values()
@@ -262,7 +270,7 @@ impl Coordinator {
         let Some(current) = &mut self.current else {
             return;
         };
-        if current.cohort.contains(node) {
+        if current.cohort.contains(node) && !mutants::is("evicted-counts") {
             current.cohort.retain(|asked| asked != node);
             current.reports.remove(node);
             current.failed.remove(node);

@@ -5,17 +5,48 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{ATTEMPTS_MAX, Effect, FAILURES_MAX, Folding, Gateway, Gather, Weighed};
+use super::{ATTEMPTS_MAX, Effect, FAILURES_MAX, Folding, Gateway, Weighed};
 use crate::aggregate::Weight;
 use crate::event::{Event, Objection};
 use crate::fold;
 use crate::ids::{Attempt, NodeId, Round};
 use crate::machine::Context;
-use crate::tensor::Hash;
-use crate::wire::{Answer, Contribution, Control, Fold, Folded, Term};
+use crate::mutants;
+use crate::tensor::{ELEMENTS_MAX, Hash};
+use crate::wire::{Answer, Contribution, Control, Fold, Folded, RegionRef, Term};
 
 /// Checksums in one question to a rank: half a MiB, so that it fits into a message with all its terms.
 const CHECKSUMS_MAX: usize = 1 << 14;
+
+/// See [`Effect::Gather`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gather {
+    /// The round.
+    pub round: Round,
+    /// The view.
+    pub epoch: u64,
+    /// Which start of the fold.
+    pub attempt: Attempt,
+    /// As in the orders to fold.
+    pub token: u64,
+    /// The power of two to divide by.
+    pub exponent: i32,
+    /// Where each slice lies.
+    pub parts: Vec<(u32, RegionRef)>,
+}
+
+/// See [`Effect::Collect`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Collect {
+    /// The round.
+    pub round: Round,
+    /// The view.
+    pub epoch: u64,
+    /// Which start of the fold.
+    pub attempt: Attempt,
+    /// In rank order; the factor of each is its clip factor.
+    pub terms: Vec<Term>,
+}
 
 impl Gateway {
     pub(super) fn on_weigh(
@@ -132,7 +163,10 @@ impl Gateway {
 
     /// Starts the fold, again if need be, over all weighed updates that can be had.
     pub(super) fn fold(&mut self, cx: &mut Context<'_, Effect>) {
-        let ranks = self.ranks.clone();
+        let (ranks, mut token) = (self.ranks.clone(), self.tokens.next_u64());
+        if mutants::is("regroup-race") {
+            token = 1;
+        }
         let Some(current) = &mut self.current else {
             return;
         };
@@ -144,7 +178,12 @@ impl Gateway {
             let Some((_, given, export)) = current.terms().find(|(node, ..)| *node == rank) else {
                 continue;
             };
-            let Ok(factor) = fold::factor(given.weight, given.clip) else {
+            let factor = match self.hands_on {
+                // What each update counts for is the rule's to say.
+                true => fold::factor(1.0, given.clip),
+                false => fold::factor(given.weight, given.clip),
+            };
+            let Ok(factor) = factor else {
                 continue;
             };
             weight += given.weight;
@@ -163,6 +202,10 @@ impl Gateway {
         if terms.is_empty() {
             return;
         }
+        if mutants::is("planned-weight") {
+            let planned = current.weighed.iter().flatten();
+            weight = planned.fold(0.0, |sum, weighed| sum + weighed.weight.weight);
+        }
         if current
             .contribution
             .as_ref()
@@ -171,6 +214,14 @@ impl Gateway {
             return;
         }
         let exponent = match fold::exponent(weight) {
+            Ok(_) if self.hands_on && terms.len() * self.layout.len() > ELEMENTS_MAX as usize => {
+                let all = terms.len();
+                let reason = format!(
+                    "{all} updates of {} elements are more than one contribution can announce",
+                    self.layout.len()
+                );
+                return self.give_up(cx, &reason);
+            }
             Ok(_) if current.attempts.saturating_sub(current.open.attempt) >= ATTEMPTS_MAX => {
                 return self.give_up(cx, "the domain's fold was started too often");
             }
@@ -188,6 +239,7 @@ impl Gateway {
             });
         }
         current.fold = Some(Folding {
+            token,
             attempt,
             terms,
             members,
@@ -197,13 +249,35 @@ impl Gateway {
             done: BTreeMap::new(),
             gathering: false,
         });
+        if self.hands_on {
+            return self.collect(cx);
+        }
         self.spread(cx);
+    }
+
+    /// Nothing is folded here: every update is read as a whole, by this node alone.
+    fn collect(&mut self, cx: &mut Context<'_, Effect>) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        let Some(folding) = &mut current.fold else {
+            return;
+        };
+        folding.gathering = true;
+        cx.effect(Effect::Collect(Collect {
+            round: current.open.round,
+            epoch: current.open.epoch,
+            attempt: folding.attempt,
+            terms: folding.terms.clone(),
+        }));
     }
 
     /// Asks for the slices of the fold that nobody has folded or is folding.
     pub(super) fn spread(&mut self, cx: &mut Context<'_, Effect>) {
         let Some(current) = &self.current else { return };
-        let Some(folding) = &current.fold else { return };
+        let Some(folding) = current.fold.as_ref().filter(|folding| !folding.gathering) else {
+            return;
+        };
         let asked: BTreeSet<u32> = folding.pending.values().flatten().copied().collect();
         let open: Vec<u32> = self
             .slices
@@ -228,6 +302,7 @@ impl Gateway {
             for slices in slices.chunks(at_once) {
                 let terms = folding.terms.iter().map(|term| term.of(slices));
                 let fold = Fold {
+                    token: folding.token,
                     round: current.open.round,
                     epoch: current.open.epoch,
                     attempt: folding.attempt,
@@ -296,7 +371,7 @@ impl Gateway {
         let Some(folding) = current
             .fold
             .as_mut()
-            .filter(|folding| folding.attempt == folded.attempt)
+            .filter(|folding| folding.token == folded.token)
         else {
             return;
         };
@@ -346,6 +421,7 @@ impl Gateway {
             round: current.open.round,
             epoch: current.open.epoch,
             attempt: folding.attempt,
+            token: folding.token,
             exponent: folding.exponent,
             parts: folding
                 .done
@@ -378,6 +454,10 @@ impl Gateway {
         };
         let chunks = match result {
             Ok(chunks) => chunks,
+            Err((blamed, reason)) if self.hands_on => {
+                self.unreadable(cx, &blamed, &reason);
+                return self.fold(cx);
+            }
             Err((rank, reason)) => {
                 if self.excuse(cx, rank, &reason) {
                     self.fold(cx);

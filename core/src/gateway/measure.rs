@@ -7,6 +7,7 @@ use crate::aggregate::Report;
 use crate::event::{Event, Objection};
 use crate::ids::NodeId;
 use crate::machine::Context;
+use crate::mutants;
 use crate::text::Text;
 use crate::wire::{Control, Exported, Measure, Measured, REGION_HEADER_BYTES};
 
@@ -27,7 +28,7 @@ impl Gateway {
         let Some(current) = open.filter(|current| current.open.round == exported.round) else {
             return cx.report(Event::LateAnswered { round, from });
         };
-        if current.open.epoch != exported.epoch {
+        if current.open.epoch != exported.epoch && !mutants::is("stale-epoch") {
             return cx.report(Event::EpochAnswered { round, from });
         }
         let fault = if !current.open.cohort.contains(&node) {
@@ -57,6 +58,7 @@ impl Gateway {
             });
         }
         let export = Export {
+            token: self.tokens.next_u64(),
             exported,
             pending: BTreeMap::new(),
             measured: BTreeMap::new(),
@@ -96,6 +98,7 @@ impl Gateway {
                 .or_default()
                 .extend(&slices);
             let measure = Measure {
+                token: export.token,
                 round: export.exported.round,
                 epoch: export.exported.epoch,
                 node: node.clone(),
@@ -123,7 +126,7 @@ impl Gateway {
         let Some(export) = current
             .exports
             .get_mut(&measured.node)
-            .filter(|export| export.exported.region.key == measured.key)
+            .filter(|export| export.token == measured.token)
         else {
             return;
         };

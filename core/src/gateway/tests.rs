@@ -1,3 +1,5 @@
+mod each;
+mod ending;
 mod large;
 mod restarts;
 mod views;
@@ -210,6 +212,7 @@ fn a_member_that_cannot_read_the_model_is_not_asked_for_ever() {
     hq.obtained(1);
     let failed = Control::Failed {
         round: 1,
+        token: None,
         reason: "stale key".into(),
     };
     for _ in 0..TRIES_MAX {
@@ -323,15 +326,11 @@ fn an_update_that_one_rank_cannot_read_is_read_by_another_before_its_owner_is_bl
 #[test]
 fn a_member_that_keeps_failing_is_reported_failed_with_the_last_reason() {
     let mut hq = Domain::training();
-    let failed = Control::Failed {
-        round: 1,
-        reason: "no rows".into(),
-    };
     for _ in 0..TRIES_MAX {
-        let again = hq.member("a", failed.clone());
+        let again = hq.fails("a", "no rows");
         assert_eq!(again, [Effect::Member(n("a"), Control::Train(train(1, 0)))]);
     }
-    let effects = hq.member("a", failed);
+    let effects = hq.fails("a", "no rows");
     let [
         Effect::Tell(Control::TrainingFailed {
             round: 1,
@@ -562,52 +561,14 @@ fn a_node_without_weight_is_not_folded() {
     assert_eq!(fold_of(&effects[0]).terms.len(), 1);
 }
 
-// ---- the end of a round, and of the run ----
-
-#[test]
-fn an_aborted_round_is_dropped_by_everybody_and_only_that_one() {
-    let mut hq = Domain::contributed();
-    let abort = |round| Control::Abort {
-        round,
-        reason: "why".into(),
-    };
-    assert_eq!(hq.coordinator(abort(7)), []);
-    let effects = hq.coordinator(abort(1));
-    assert_eq!(effects.len(), 3);
-    assert!(
-        effects
-            .iter()
-            .all(|effect| matches!(effect, Effect::Member(_, Control::Drop { round: 1, .. })))
-    );
-    assert_eq!(hq.machine.offered(), None);
-    assert_eq!(hq.weigh(&["a"]), [], "what still comes of it is stale");
-    assert_eq!(hq.gathered(0), []);
-    assert_eq!(
-        hq.open(2, 0).len(),
-        3,
-        "the next round trains from the same model"
-    );
-}
-
-#[test]
-fn the_end_reaches_every_member_also_one_that_comes_later() {
-    let mut hq = Domain::joined();
-    hq.tell(Message::MemberLost(n("c")));
-    let effects = hq.coordinator(Control::Finish { reason: "".into() });
-    let leave = |node| Effect::Member(n(node), Control::Leave { reason: "".into() });
-    assert_eq!(
-        effects,
-        [leave("a"), leave("b"), Effect::Finished(String::new())]
-    );
-    assert_eq!(hq.member("c", join(0)), [leave("c")]);
-}
-
 // ---- helpers ----
 
 /// The domain `hq` of `a`, `b` and `c`; one slice each, every slice's squares 12, so every norm is 6.
 struct Domain {
     machine: Gateway,
     events: Vec<Event>,
+    /// The token of the last order of each kind, which effects are shown without.
+    tokens: BTreeMap<String, u64>,
     /// What the coordinator was told of members, apart from all else.
     standings: Vec<(NodeId, Word)>,
 }
@@ -619,22 +580,40 @@ impl Domain {
 
     fn of(ranks: &[&str]) -> Self {
         let ranks = ranks.iter().map(|rank| n(rank)).collect();
-        let machine = Gateway::new("hq".parse().unwrap(), ranks, layout());
+        Domain::in_life(ranks, 1)
+    }
+
+    /// One whose orders carry the tokens of that life.
+    fn in_life(ranks: Vec<NodeId>, seed: u64) -> Self {
+        let machine = Gateway::new("hq".parse().unwrap(), ranks, layout(), Rng::new(seed));
         Domain {
             machine,
+            tokens: BTreeMap::new(),
             events: Vec::new(),
             standings: Vec::new(),
         }
     }
 
+    /// Another life of the gateway, of the same domain, in the same round.
+    fn again(seed: u64) -> Self {
+        let ranks = ["a", "b", "c"].map(n).to_vec();
+        let mut hq = Domain::in_life(ranks, seed).join();
+        assert_eq!(hq.open(1, 0).len(), 3);
+        hq
+    }
+
     /// Everybody is there and holds the initial model.
     fn joined() -> Self {
-        let mut hq = Domain::started();
+        Domain::started().join()
+    }
+
+    fn join(mut self) -> Self {
+        let hq = &mut self;
         hq.obtained(0);
         for node in ["a", "b", "c"] {
             hq.member(node, join(0));
         }
-        hq
+        self
     }
 
     /// Round 1 is open.
@@ -694,6 +673,9 @@ impl Domain {
         self.machine
             .handle(message, &mut Context::new(Micros(0), &mut out));
         self.events.extend(out.events);
+        out.effects
+            .iter_mut()
+            .for_each(|effect| self.take_token(effect));
         let (standings, effects): (Vec<Effect>, Vec<Effect>) = out
             .effects
             .into_iter()
@@ -706,8 +688,38 @@ impl Domain {
         effects
     }
 
+    fn take_token(&mut self, effect: &mut Effect) {
+        let (about, token) = match effect {
+            Effect::Member(_, Control::Train(train)) => ("train".into(), &mut train.token),
+            Effect::Member(_, Control::Measure(measure)) => {
+                (format!("measure {}", measure.node), &mut measure.token)
+            }
+            Effect::Member(_, Control::Fold(fold)) => {
+                (format!("fold {}", fold.attempt), &mut fold.token)
+            }
+            _ => return,
+        };
+        assert_ne!(*token, 0);
+        self.tokens.insert(about, std::mem::take(token));
+    }
+
+    /// The token of the last order about that; one that was never given, if there is none.
+    fn token(&self, about: &str) -> u64 {
+        self.tokens.get(about).copied().unwrap_or(1)
+    }
+
     fn coordinator(&mut self, control: Control) -> Vec<Effect> {
         self.tell(Message::Coordinator(control))
+    }
+
+    /// A member could not train.
+    fn fails(&mut self, node: &str, reason: &str) -> Vec<Effect> {
+        let failed = Control::Failed {
+            round: 1,
+            token: Some(self.token("train")),
+            reason: reason.into(),
+        };
+        self.member(node, failed)
     }
 
     fn member(&mut self, node: &str, control: Control) -> Vec<Effect> {
@@ -742,9 +754,9 @@ impl Domain {
         self.member(
             rank,
             Control::Measured(Measured {
+                token: self.token(&format!("measure hq/{node}")),
                 round: 1,
                 node: n(node),
-                key: 1,
                 result,
             }),
         )
@@ -755,9 +767,9 @@ impl Domain {
         self.member(
             rank,
             Control::Measured(Measured {
+                token: self.token(&format!("measure hq/{node}")),
                 round: 1,
                 node: n(node),
-                key: 1,
                 result,
             }),
         )
@@ -789,6 +801,7 @@ impl Domain {
         self.member(
             rank,
             Control::Folded(Folded {
+                token: self.token(&format!("fold {attempt}")),
                 round: 1,
                 attempt,
                 slices,
@@ -808,6 +821,7 @@ impl Domain {
         self.member(
             rank,
             Control::Folded(Folded {
+                token: self.token(&format!("fold {attempt}")),
                 round: 1,
                 attempt,
                 slices,
@@ -903,6 +917,7 @@ fn open_of(round: Round, base: Round) -> Open {
 
 fn train(round: Round, base: Round) -> Train {
     Train {
+        token: 0,
         run: Hash::default(),
         round,
         epoch: 1,
@@ -930,6 +945,7 @@ fn exported(node: &str) -> Control {
 
 fn measure(rank: &str, node: &str, slices: &[u32]) -> Effect {
     let measure = Measure {
+        token: 0,
         round: 1,
         epoch: 1,
         node: n(node),

@@ -38,6 +38,7 @@ struct Watch {
     verdicts: Vec<(Micros, Verdict)>,
     redials: Vec<Micros>,
     sent: Vec<wire::Heartbeat>,
+    crossed: Vec<Exchange>,
 }
 
 impl Watch {
@@ -50,6 +51,7 @@ impl Watch {
             verdicts: Vec::new(),
             redials: Vec::new(),
             sent: Vec::new(),
+            crossed: Vec::new(),
         };
         watch.step(None);
         watch
@@ -74,6 +76,7 @@ impl Watch {
             match effect {
                 Effect::Send(heartbeat) => self.sent.push(heartbeat),
                 Effect::Redial => self.redials.push(self.now),
+                Effect::Crossed(exchange) => self.crossed.push(exchange),
                 Effect::Verdict(verdict) => self.verdicts.push((self.now, verdict)),
             }
         }
@@ -488,4 +491,33 @@ fn heartbeats_leave_in_step_numbered_and_with_an_echo() {
     let starts = (0..20).map(|seed| Watch::connected(PERIOD, PERIOD, seed).wake.0 / 50_000);
     let tenths: std::collections::BTreeSet<u64> = starts.collect();
     assert!(tenths.len() > 5, "not all peers beat at once: {tenths:?}");
+}
+
+#[test]
+fn heartbeats_that_cross_are_a_sight_of_the_peers_clock() {
+    let mut watch = Watch::connected(ms(500), ms(500), 1);
+    let beat = |count, sent, echo| wire::Heartbeat {
+        sequence: count,
+        count,
+        health: 0,
+        sent,
+        echo,
+    };
+    watch.until(at(1000));
+    watch.step(Some(Message::Beat(beat(1, at(90_000), None))));
+    assert_eq!(watch.crossed, []);
+    watch.until(at(1600));
+    let ours = watch.sent.last().unwrap().sent;
+    let echo = Echo {
+        sent: ours,
+        received: at(90_550),
+    };
+    watch.step(Some(Message::Beat(beat(2, at(90_600), Some(echo)))));
+    let expected = Exchange {
+        t1: ours,
+        t2: at(90_550),
+        t3: at(90_600),
+        t4: watch.now,
+    };
+    assert_eq!(watch.crossed, [expected]);
 }

@@ -37,6 +37,7 @@ pub fn plan(sizes: &[usize]) -> Plan {
             init: Init::Zeros,
             order: Order::Sequential,
             partition: Partition::Iid,
+            ..ModelPlan::default()
         },
         aggregator: AggregatorPlan {
             kind: "fedavg".into(),
@@ -46,11 +47,13 @@ pub fn plan(sizes: &[usize]) -> Plan {
             norm_limit: 1.0,
             penalty: 1.0,
             relative: false,
+            ..AggregatorPlan::default()
         },
         outer: OuterPlan {
             optimizer: OuterKind::Sgd,
             learning_rate: 1.0,
             momentum: 0.0,
+            ..OuterPlan::default()
         },
         domains,
         links: Vec::new(),

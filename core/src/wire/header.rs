@@ -87,6 +87,8 @@ pub struct RegionHeader {
     pub round: Round,
     /// Which start of a fold; 0 elsewhere.
     pub attempt: Attempt,
+    /// As in the order to fold; 0 elsewhere.
+    pub token: u64,
 }
 
 impl RegionHeader {
@@ -99,6 +101,7 @@ impl RegionHeader {
         bytes[4..8].copy_from_slice(&self.attempt.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.epoch.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.round.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.token.to_le_bytes());
         bytes
     }
 
@@ -111,6 +114,7 @@ impl RegionHeader {
             attempt: word(4)?,
             epoch: long(8)?,
             round: long(16)?,
+            token: long(24)?,
         })
     }
 }

@@ -144,6 +144,7 @@ pub fn controls() -> Vec<Control> {
         },
         Control::Rejoin,
         Control::Train(Train {
+            token: 5,
             run: hash,
             round,
             epoch,
@@ -152,6 +153,7 @@ pub fn controls() -> Vec<Control> {
             seed: 7,
         }),
         Control::Measure(Measure {
+            token: 5,
             round,
             epoch,
             node: node.clone(),
@@ -159,6 +161,7 @@ pub fn controls() -> Vec<Control> {
             slices: vec![0, 1],
         }),
         Control::Fold(Fold {
+            token: 5,
             round,
             epoch,
             attempt: 1,
@@ -194,6 +197,12 @@ pub fn controls() -> Vec<Control> {
         }),
         Control::Failed {
             round,
+            token: Some(5),
+            reason: reason.clone(),
+        },
+        Control::Failed {
+            round,
+            token: None,
             reason: reason.clone(),
         },
         measured(Ok(vec![SliceMeasure {
@@ -289,15 +298,16 @@ fn answer(answer: Answer) -> Control {
 
 fn measured(result: Result<Vec<SliceMeasure>, Text>) -> Control {
     Control::Measured(Measured {
+        token: 5,
         round: 3,
         node: named("hq/a"),
-        key: 9,
         result,
     })
 }
 
 fn folded(result: Result<RegionRef, (NodeId, Text)>) -> Control {
     Control::Folded(Folded {
+        token: 5,
         round: 3,
         attempt: 1,
         slices: vec![0],

@@ -63,6 +63,7 @@ fn what_was_encoded_is_decoded() {
         epoch: 1,
         round: 2,
         attempt: 3,
+        token: 4,
     };
     assert_eq!(RegionHeader::from_bytes(&header.to_bytes()), Some(header));
 }
@@ -134,9 +135,10 @@ fn a_region_without_a_header_is_seen() {
         epoch: 1,
         round: 2,
         attempt: 3,
+        token: 4,
     }
     .to_bytes();
-    for len in 0..24 {
+    for len in 0..32 {
         assert_eq!(RegionHeader::from_bytes(&bytes[..len]), None, "{len} bytes");
     }
 }
@@ -191,6 +193,7 @@ fn frames() -> Vec<(String, Vec<u8>)> {
                 epoch: 1,
                 round: 2,
                 attempt: 3,
+                token: 4,
             }
             .to_bytes()
             .to_vec(),

@@ -1,28 +1,40 @@
-//! What must hold, whatever happens.
+//! What must hold, whatever happens: told at every step, and looked at in full at every hundredth.
+//!
+//! This one sees everything. The [`Witness`] beside it hears only what users do: events and records.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use tombolo_core::aggregate::Report;
+use tombolo_core::coordinator::Weighing;
+use tombolo_core::event::Finished;
 use tombolo_core::event::{Event, RoundRecord, RoundState};
 use tombolo_core::ids::{Epoch, NodeId, Round};
-use tombolo_core::plan::{Deadline, Plan};
+use tombolo_core::link::OUTBOX_MESSAGES_MAX;
+use tombolo_core::plan::Plan;
 use tombolo_core::tensor::Hash;
 use tombolo_core::time::Micros;
 use tombolo_core::view::View;
-use tombolo_core::wire::Contribution;
+use tombolo_core::wire::{Contribution, Train};
 
+use crate::storm::Fault;
+use crate::witness::Witness;
 use crate::work::squares;
-use crate::world::{Label, initial};
+use crate::world::{Content, Label, World, initial, label};
+
+/// Events kept for the message of a failure.
+const TAIL: usize = 80;
 
 /// Watches a federation and panics at the first breach of an invariant.
 pub struct Checker {
     pub deadline: Duration,
-    pub faults_end: Micros,
+    pub witness: Witness,
+    /// Runs that ended before their time.
+    pub over: usize,
     plan: Plan,
-    close_limit: Duration,
     open: Option<(Round, Micros)>,
-    updates: BTreeMap<Label, (NodeId, Round, Hash)>,
+    updates: BTreeMap<Label, (NodeId, Round, Epoch, Hash)>,
+    weights: BTreeMap<NodeId, f64>,
     norms: BTreeMap<NodeId, f64>,
     acknowledged: BTreeMap<Round, BTreeSet<NodeId>>,
     /// Rounds whose weights are written down.
@@ -33,28 +45,25 @@ pub struct Checker {
     aggregate: Vec<(NodeId, Label)>,
     pub models: BTreeMap<Round, Hash>,
     pub outcomes: BTreeMap<Round, (Micros, RoundState)>,
-    pub behind: Vec<String>,
     pub views: Vec<View>,
     /// Who was asked in each round.
     pub cohorts: BTreeMap<Round, Vec<NodeId>>,
     seen: BTreeMap<NodeId, Epoch>,
     /// Who was out at some time since the round was opened.
     out: BTreeSet<NodeId>,
-    tail: Vec<String>,
+    tail: VecDeque<String>,
 }
 
 impl Checker {
     pub fn new(plan: &Plan) -> Self {
-        let Deadline::Fixed(deadline) = plan.round.deadline else {
-            panic!("these plans have fixed deadlines")
-        };
         Checker {
-            deadline,
-            faults_end: Micros::NEVER,
+            deadline: Witness::deadline(plan),
+            witness: Witness::new(plan),
+            over: 0,
             plan: plan.clone(),
-            close_limit: plan.round.close_limit,
             open: None,
             updates: BTreeMap::new(),
+            weights: BTreeMap::new(),
             norms: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
             fixed: BTreeSet::new(),
@@ -63,35 +72,53 @@ impl Checker {
             aggregate: Vec::new(),
             models: [(0, initial())].into(),
             outcomes: BTreeMap::new(),
-            behind: Vec::new(),
             views: vec![View::first(plan)],
             cohorts: BTreeMap::new(),
             seen: BTreeMap::new(),
             out: BTreeSet::new(),
-            tail: Vec::new(),
+            tail: VecDeque::new(),
         }
     }
 
     /// The last events, for a message that helps.
     pub fn tail(&self) -> String {
-        self.tail[self.tail.len().saturating_sub(60)..].join("\n")
-    }
-
-    pub fn commits(&self) -> usize {
-        self.models.len() - 1
+        let tail: Vec<&str> = self.tail.iter().map(String::as_str).collect();
+        tail.join("\n")
     }
 
     pub fn on_restart(&mut self) {
         self.open = None;
+        self.witness.on_restart();
     }
 
-    pub fn on_event(&mut self, now: Micros, event: &Event) {
-        self.tail.push(format!("{:>9} ms {event:?}", now.0 / 1000));
+    fn note(&mut self, now: Micros, what: String) {
+        if self.tail.len() == TAIL {
+            self.tail.pop_front();
+        }
+        self.tail
+            .push_back(format!("{:>9} ms {what}", now.0 / 1000));
+    }
+
+    pub fn on_fault(&mut self, now: Micros, fault: &Fault) {
+        self.note(now, format!("*** {fault:?}"));
+    }
+
+    /// The run has ended for a stated reason, and begins again.
+    pub fn on_run_over(&mut self, finished: &Finished) {
+        assert!(!finished.reason.is_empty());
+        self.over += 1;
+        self.witness.on_run_over();
+    }
+
+    /// Something was reported at `now`, when the clock of `node` showed `local`.
+    pub fn on_event(&mut self, now: Micros, local: Micros, node: &NodeId, event: &Event) {
+        self.note(now, format!("{event:?}"));
+        self.witness.on_event(local, node, event);
         match event {
             Event::RoundOpened { round, cohort, .. } => {
                 self.cohorts.insert(*round, cohort.clone());
                 assert!(!self.outcomes.contains_key(round), "round {round} is over");
-                self.open = Some((*round, now));
+                self.open = Some((*round, local));
                 self.out = self
                     .views
                     .last()
@@ -104,9 +131,9 @@ impl Checker {
             Event::RoundResumed { acknowledged, .. } => {
                 self.resumed += usize::from(!acknowledged.is_empty());
             }
-            Event::Reported { round, .. } => self.is_accepting(now, *round),
+            Event::Reported { round, .. } => self.is_accepting(local, *round),
             Event::Acknowledged { round, domain, .. } => {
-                self.is_accepting(now, *round);
+                self.is_accepting(local, *round);
                 let members = self.announced.iter().filter(|c| c.domain == *domain);
                 let members = members.flat_map(|c| c.members.clone());
                 self.acknowledged.entry(*round).or_default().extend(members);
@@ -120,9 +147,6 @@ impl Checker {
                     Some(hash),
                     "MODEL-1: {node} adopts round {round}"
                 );
-            }
-            Event::DomainDropped { reason, .. } if reason.contains("the last model") => {
-                self.behind.push(reason.clone());
             }
             _ => {}
         }
@@ -145,6 +169,7 @@ impl Checker {
     }
 
     pub fn on_boot(&mut self, node: &NodeId) {
+        self.witness.on_boot(node);
         self.seen.remove(node);
     }
 
@@ -156,13 +181,17 @@ impl Checker {
         assert!(now <= deadline, "ROUND-6: accepted after the deadline");
     }
 
-    pub fn on_update(&mut self, node: &NodeId, round: Round, base: Hash, update: Label) {
-        self.updates.insert(update, (node.clone(), round, base));
+    /// A node has trained; `base` is what its memory held.
+    pub fn on_update(&mut self, node: &NodeId, train: &Train, base: Hash, update: Label) {
+        let made = (node.clone(), train.round, train.epoch, base);
+        self.updates.insert(update, made);
     }
 
     /// ROUND-3: what was fixed, and acknowledged on the strength of it, is fixed for every life.
-    pub fn on_fixed(&mut self, round: Round) {
-        self.fixed.insert(round);
+    pub fn on_fixed(&mut self, weighing: &Weighing) {
+        self.fixed.insert(weighing.round);
+        let weights = weighing.weights.iter();
+        self.weights = weights.map(|w| (w.node.clone(), w.weight)).collect();
     }
 
     pub fn on_weighing(&mut self, round: Round, reports: &[Report]) {
@@ -176,7 +205,20 @@ impl Checker {
 
     pub fn on_folded(&mut self, contributions: &[Contribution], sum: Vec<(NodeId, Label)>) {
         let members = contributions.iter().flat_map(|c| c.members.clone());
-        assert!(members.eq(sum.iter().map(|(node, _)| node.clone())));
+        assert!(
+            members.eq(sum.iter().map(|(node, _)| node.clone())),
+            "ROUND-1: the bytes are those of other updates than announced"
+        );
+        for contribution in contributions {
+            let members = contribution.members.iter();
+            let weight = members.fold(0.0, |sum, member| sum + self.weights[member]);
+            assert_eq!(
+                weight.to_bits(),
+                contribution.weight.to_bits(),
+                "ROUND-1: the sum of {} weighs what is not inside",
+                contribution.domain
+            );
+        }
         self.aggregate = sum;
     }
 
@@ -185,14 +227,10 @@ impl Checker {
     }
 
     pub fn on_record(&mut self, now: Micros, record: &RoundRecord) {
-        self.tail.push(format!("{:>9} ms {record:?}", now.0 / 1000));
+        self.note(now, format!("on disk: {record:?}"));
         let round = record.round;
         let ended = self.outcomes.insert(round, (now, record.state));
         assert_eq!(ended, None, "ROUND-5: round {round} has one outcome");
-        let (open, opened) = self.open.take().expect("a round is open");
-        assert_eq!(open, round);
-        let latest = opened + self.deadline + self.close_limit;
-        assert!(now <= latest, "ROUND-6: the outcome is late");
         let counted: BTreeSet<&NodeId> = record.counted.iter().collect();
         let named = |node: &NodeId| {
             record.late.contains(node) || record.refused.iter().any(|(refused, _)| refused == node)
@@ -226,8 +264,8 @@ impl Checker {
             let made = self.updates.get(update).expect("somebody trained it");
             assert_eq!(
                 *made,
-                (node.clone(), round, *base),
-                "ROUND-4: another round's update"
+                (node.clone(), round, record.epoch, *base),
+                "ROUND-4: an update of another round, view or model"
             );
             let norm = (self.slices(node) * squares(*update)).sqrt();
             let weighed = self.norms[node];
@@ -238,10 +276,10 @@ impl Checker {
         }
     }
 
-    /// Each rank of these small domains has one slice.
+    /// The first ranks have one slice each, of which there are three.
     fn slices(&self, node: &NodeId) -> f64 {
         let domain = self.plan.domain(&node.domain());
-        domain.map_or(0, |domain| domain.nodes.len()) as f64
+        domain.map_or(0, |domain| domain.nodes.len().min(3)) as f64
     }
 
     pub fn on_commit(&mut self, round: Round, hash: Hash) {
@@ -252,5 +290,47 @@ impl Checker {
     pub fn on_note(&mut self, contribution: &Contribution) {
         self.announced.retain(|c| c.domain != contribution.domain);
         self.announced.push(contribution.clone());
+    }
+}
+
+/// Everything at once.
+pub fn look(world: &World) {
+    let check = &world.check;
+    let last = check.views.last().expect("there is a first one");
+    let committed = &world.disk.committed;
+    assert_eq!(
+        check.models.last_key_value(),
+        Some((&committed.round, &committed.hash)),
+        "STORE-2: the newest model is on disk"
+    );
+    for link in &world.links {
+        assert!(link.waiting() <= OUTBOX_MESSAGES_MAX, "BOUND-1: an outbox");
+    }
+    for (id, node) in world.nodes.iter().filter(|(_, node)| node.alive) {
+        let view = node.seen.view();
+        let written = check.views.get(view.epoch as usize - 1);
+        assert_eq!(written, Some(view), "VIEW-1: {id} has a view of its own");
+        assert!(view.epoch <= last.epoch);
+        assert!(node.shelf.len() <= 2, "BOUND-1: {id} keeps too many sums");
+        let held = node.member.as_ref().map(|member| member.model());
+        let half = label(&[b"half a model"]);
+        if let Some((round, hash)) = held.filter(|_| node.model.1 != half) {
+            assert_eq!(
+                node.model,
+                (round, hash),
+                "MODEL-1: {id} holds another model"
+            );
+            assert_eq!(check.models.get(&round), Some(&hash), "MODEL-1: {id}");
+        }
+        for (key, content) in &node.regions {
+            if let Content::Folded(round, _, slices) = content {
+                let mut sums = slices.values();
+                let first = sums.next();
+                assert!(
+                    sums.all(|sum| Some(sum) == first),
+                    "ROUND-1: {id} mixes folds of round {round} in region {key}"
+                );
+            }
+        }
     }
 }

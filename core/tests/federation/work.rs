@@ -4,24 +4,27 @@ use std::collections::BTreeMap;
 
 use tombolo_core::aggregate::{Weight, check};
 use tombolo_core::coordinator::{Effect, FoldError, Message, Outcome};
-use tombolo_core::gateway::{self, Gather};
+use tombolo_core::gateway::{self, Collect, Gather};
 use tombolo_core::ids::{NodeId, Round};
-use tombolo_core::member;
+use tombolo_core::member::{self, Export};
 use tombolo_core::plan::Durability;
 use tombolo_core::tensor::Hash;
+use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trained;
 use tombolo_core::wire::{
-    Contribution, Control, Fold, Folded, Measure, Measured, ModelRef, REGION_HEADER_BYTES,
-    RegionRef, SliceMeasure, Train,
+    Contribution, Control, Exported, Fold, Folded, Measure, Measured, ModelRef,
+    REGION_HEADER_BYTES, RegionRef, SliceMeasure, Train,
 };
 
+use crate::disk::Write;
 use crate::samples::layout;
 use crate::world::{Content, Happening, Label, Sum, World, initial, label};
 
-/// Region keys: each node uses the same memory again and again, as the actors do.
+/// Region keys: each life of a node uses the same memory again and again, as the actors do, and the lives' keys differ.
 const UPDATE: u64 = 1;
 const FOLD: u64 = 2;
 const MODELS: u64 = 3;
+const KEYS: u64 = 8;
 
 /// Work under way on a node; it is lost with the node's life.
 #[derive(Debug)]
@@ -31,7 +34,17 @@ pub enum Work {
     Measure(NodeId, Measure),
     Fold(NodeId, Fold),
     Gather(Gather),
-    Obtain(Round, Hash),
+    Collect(Collect),
+    Obtain(u64, Round, Hash),
+    /// The coordinator's: fetch these and fold them, again and again until then.
+    Sum(u64, Round, u32, Vec<Contribution>, Micros),
+    /// The coordinator's: fetch these bytes and write them down.
+    Journal(u64, Contribution, Micros),
+}
+
+/// Where a node's update lies in that life.
+pub fn update_region(owner: &NodeId, life: u64) -> RegionRef {
+    region(owner, life * KEYS + UPDATE)
 }
 
 fn region(owner: &NodeId, key: u64) -> RegionRef {
@@ -70,11 +83,12 @@ impl World {
     fn begin_work(&mut self, node: &NodeId, least: u64, most: u64, work: Work) {
         let life = self.nodes[node].life;
         // In bad times every step takes long enough for something to go wrong in it.
-        let most = if self.faults && most < 100 {
-            most * 8
+        let most = if self.storm && most < 100 {
+            most * 4
         } else {
             most
         };
+        let most = most * if self.nodes[node].slow { 8 } else { 1 };
         self.after(
             least,
             most,
@@ -87,7 +101,7 @@ impl World {
     }
 
     pub fn train(&mut self, node: &NodeId, train: Train) {
-        let straggles = self.faults && self.chance(0.02);
+        let straggles = self.storm && self.chance(0.02);
         let (least, most) = if straggles { (3000, 12_000) } else { (50, 600) };
         self.begin_work(node, least, most, Work::Train(train));
     }
@@ -105,15 +119,20 @@ impl World {
         self.begin_work(node, 1, 30, Work::Gather(gather));
     }
 
+    pub fn collect_updates(&mut self, node: &NodeId, collect: Collect) {
+        self.begin_work(node, 1, 30, Work::Collect(collect));
+    }
+
     pub fn obtain(&mut self, node: &NodeId, round: Round, hash: Hash) {
         let entry = self.nodes.get_mut(node).expect("it is in the plan");
-        if entry.obtaining {
+        if entry.obtaining.is_some() {
             // As in the actor: one at a time, the newest wish next.
             entry.wanted = Some((round, hash));
             return;
         }
-        entry.obtaining = true;
-        self.begin_work(node, 5, 60, Work::Obtain(round, hash));
+        let term = entry.term;
+        entry.obtaining = Some(term);
+        self.begin_work(node, 5, 60, Work::Obtain(term, round, hash));
     }
 
     pub fn work(&mut self, node: &NodeId, work: Work) {
@@ -121,11 +140,17 @@ impl World {
             Work::Adopt(model) => {
                 let found = self.read(&model.region);
                 let right = found == Some(&Content::Model(model.round, model.hash));
+                // It is READ straight into the memory of the model before.
+                let held = match right {
+                    true => (model.round, model.hash),
+                    false => (0, label(&[b"half a model"])),
+                };
                 let result = if right {
                     Ok(())
                 } else {
                     Err("not that model".to_owned())
                 };
+                self.nodes.get_mut(node).expect("it is in the plan").model = held;
                 self.step_member(node, member::Message::Adopted(model, result));
             }
             Work::Train(train) => self.trained(node, train),
@@ -138,38 +163,61 @@ impl World {
                 self.send(node, &to, Control::Folded(folded));
             }
             Work::Gather(gather) => self.gathered(node, gather),
-            Work::Obtain(round, hash) => self.obtained(node, round, hash),
+            Work::Collect(collect) => self.collected(node, collect),
+            Work::Obtain(term, round, hash) => self.obtained(node, term, round, hash),
+            Work::Sum(life, round, start, contributions, until) => {
+                self.sum(life, round, start, contributions, until);
+            }
+            Work::Journal(life, contribution, until) => self.journal(life, contribution, until),
         }
     }
 
     fn trained(&mut self, node: &NodeId, train: Train) {
-        if self.faults && self.chance(0.05) {
+        if self.storm && self.chance(0.05) {
             let failed = member::Message::Trained(train.round, Err("no luck".into()));
             return self.step_member(node, failed);
         }
-        let life = self.nodes[node].life;
+        let entry = &self.nodes[node];
+        let (life, base) = (entry.life, entry.model.1);
         // A node that was restarted trains another update for the same round.
         let mut update = label(&[
             node.as_str().as_bytes(),
             &train.round.to_le_bytes(),
-            &train.model.hash.0,
+            &base.0,
+            &train.epoch.to_le_bytes(),
             &life.to_le_bytes(),
         ]);
-        update.0[0] = u8::from(!self.faults || !self.chance(0.02));
-        self.check
-            .on_update(node, train.round, train.model.hash, update);
-        let entry = self.nodes.get_mut(node).expect("it is in the plan");
-        entry
-            .regions
-            .insert(UPDATE, Content::Update(train.round, update));
+        update.0[0] = u8::from(!self.storm || !self.chance(0.02));
+        self.check.on_update(node, &train, base, update);
+        let region = update_region(node, life);
         let trained = Trained {
             samples: samples(node, train.seed),
-            loss: 1.0,
+            loss: 1.0 + f64::from(update.0[7]),
             steps: 1,
             learning_rate: 0.1,
         };
-        let exported = Ok((trained, region(node, UPDATE)));
-        self.step_member(node, member::Message::Trained(train.round, exported));
+        let exported = Exported {
+            round: train.round,
+            epoch: train.epoch,
+            region: region.clone(),
+            samples: trained.samples,
+            loss: trained.loss,
+            steps: trained.steps,
+            learning_rate: trained.learning_rate,
+        };
+        let export = Export {
+            run: train.run,
+            base: train.model.hash,
+            exported,
+        };
+        let entry = self.nodes.get_mut(node).expect("it is in the plan");
+        let content = Content::Update(train.round, update);
+        entry.regions.insert(region.key, content);
+        entry.kept = Some((export, update));
+        self.step_member(
+            node,
+            member::Message::Trained(train.round, Ok((trained, region))),
+        );
     }
 
     fn measured(&mut self, measure: Measure) -> Measured {
@@ -186,27 +234,33 @@ impl World {
             other => Err(format!("found {other:?}").into()),
         };
         Measured {
+            token: measure.token,
             round: measure.round,
             node: measure.node,
-            key: measure.region.key,
             result,
         }
     }
 
     fn folded(&mut self, node: &NodeId, fold: Fold) -> Folded {
         let result = self.fold_slices(node, &fold);
+        let key = self.nodes[node].life * KEYS + FOLD;
         Folded {
+            token: fold.token,
             round: fold.round,
             attempt: fold.attempt,
             slices: fold.slices,
             result: result
-                .map(|()| region(node, FOLD))
+                .map(|()| region(node, key))
                 .map_err(|(node, reason)| (node, reason.into())),
         }
     }
 
-    fn fold_slices(&mut self, node: &NodeId, fold: &Fold) -> Result<(), (NodeId, String)> {
-        if self.faults && self.chance(0.01) {
+    fn updates_of(
+        &mut self,
+        node: &NodeId,
+        fold: &Fold,
+    ) -> Result<BTreeMap<u32, Sum>, (NodeId, String)> {
+        if self.storm && self.chance(0.01) {
             return Err((node.clone(), "no memory".into()));
         }
         let mut sums = BTreeMap::new();
@@ -224,19 +278,50 @@ impl World {
             }
             sums.insert(*slice, sum);
         }
+        Ok(sums)
+    }
+
+    fn fold_slices(&mut self, node: &NodeId, fold: &Fold) -> Result<(), (NodeId, String)> {
+        let sums = self.updates_of(node, fold)?;
         let entry = self.nodes.get_mut(node).expect("it is in the plan");
-        match entry.regions.get_mut(&FOLD) {
-            Some(Content::Folded(round, attempt, slices))
-                if (*round, *attempt) == (fold.round, fold.attempt) =>
+        let key = entry.life * KEYS + FOLD;
+        match entry.regions.get_mut(&key) {
+            Some(Content::Folded(round, token, slices))
+                if (*round, *token) == (fold.round, fold.token) =>
             {
                 slices.extend(sums);
             }
             _ => {
-                let content = Content::Folded(fold.round, fold.attempt, sums);
-                entry.regions.insert(FOLD, content);
+                let content = Content::Folded(fold.round, fold.token, sums);
+                entry.regions.insert(key, content);
             }
         }
         Ok(())
+    }
+
+    /// A rule that must see each update gets them one beside the other; here that is the same list of labels, announced with a hash a member.
+    fn collected(&mut self, node: &NodeId, collect: Collect) {
+        let slices = 0..collect.terms[0].checksums.len() as u32;
+        let order = Fold {
+            token: 0,
+            round: collect.round,
+            epoch: collect.epoch,
+            attempt: collect.attempt,
+            slices: slices.collect(),
+            terms: collect.terms,
+        };
+        let (round, attempt) = (collect.round, collect.attempt);
+        let sums = self.updates_of(node, &order);
+        let result = sums.map(|mut sums| {
+            let sum = sums.remove(&0).expect("a model has a slice");
+            let chunks = vec![chunk(&sum); sum.len()];
+            let entry = self.nodes.get_mut(node).expect("it is in the plan");
+            let offered = entry.gateway.as_ref().and_then(gateway::Gateway::offered);
+            entry.shelf.retain(|key, _| Some(*key) == offered);
+            entry.shelf.insert((round, attempt), sum);
+            chunks
+        });
+        self.step_gateway(node, gateway::Message::Gathered(round, attempt, result));
     }
 
     fn gathered(&mut self, node: &NodeId, gather: Gather) {
@@ -244,8 +329,8 @@ impl World {
         let mut blamed = None;
         for (slice, region) in &gather.parts {
             let part = match self.read(region) {
-                Some(Content::Folded(round, attempt, slices))
-                    if (*round, *attempt) == (gather.round, gather.attempt) =>
+                Some(Content::Folded(round, token, slices))
+                    if (*round, *token) == (gather.round, gather.token) =>
                 {
                     slices.get(slice).cloned()
                 }
@@ -274,39 +359,41 @@ impl World {
         self.step_gateway(node, gateway::Message::Gathered(round, attempt, result));
     }
 
-    fn obtained(&mut self, node: &NodeId, round: Round, hash: Hash) {
+    fn obtained(&mut self, node: &NodeId, term: u64, round: Round, hash: Hash) {
         let coordinator = self.plan.coordinator.clone();
-        let (held, up) = (
-            (self.committed.round, self.committed.hash),
-            self.is_up(node, &coordinator) && self.coordinator.is_some(),
-        );
+        let committed = &self.disk.committed;
+        let held = (committed.round, committed.hash);
+        let up = self.is_up(node, &coordinator) && self.coordinator.is_some();
         let right = (round, hash) == (0, initial()) || (up && held == (round, hash));
-        let failed = self.faults && self.chance(0.02);
+        let failed = self.storm && self.chance(0.02);
         let entry = self.nodes.get_mut(node).expect("it is in the plan");
-        let result = if right && !failed {
-            let key = MODELS + round % 2;
-            entry.regions.insert(key, Content::Model(round, hash));
-            Ok(ModelRef {
-                round,
-                hash,
-                region: region(node, key),
-            })
-        } else {
-            Err("it cannot be had".to_owned())
-        };
-        entry.obtaining = false;
+        entry.obtaining = None;
         let wanted = entry.wanted.take();
-        self.step_gateway(node, gateway::Message::Obtained(round, result));
+        let key = entry.life * KEYS + MODELS + round % 2;
+        if entry.term == term {
+            let result = if right && !failed {
+                entry.regions.insert(key, Content::Model(round, hash));
+                Ok(ModelRef {
+                    round,
+                    hash,
+                    region: region(node, key),
+                })
+            } else {
+                Err("it cannot be had".to_owned())
+            };
+            self.step_gateway(node, gateway::Message::Obtained(round, result));
+        }
         if let Some((round, hash)) = wanted {
             self.obtain(node, round, hash);
         }
     }
 
-    /// A node that rises shows its domain the model that it holds.
+    /// A gateway shows its domain the model that its node holds.
     pub fn show(&mut self, node: &NodeId, (round, hash): (Round, Hash)) {
-        let key = MODELS + round % 2;
         let entry = self.nodes.get_mut(node).expect("it is in the plan");
-        entry.regions.insert(key, Content::Model(round, hash));
+        let key = entry.life * KEYS + MODELS + round % 2;
+        let content = Content::Model(entry.model.0, entry.model.1);
+        entry.regions.insert(key, content);
         let model = ModelRef {
             round,
             hash,
@@ -326,15 +413,11 @@ impl World {
             Effect::Send(node, control) => {
                 self.send(&self.plan.coordinator.clone(), &node, control);
             }
-            Effect::View(view) => {
-                self.check.on_epoch(&view);
-                self.committed.view = Some(view.clone());
-                self.reply(life, 1, 40, Message::Viewed(view.epoch, Ok(())));
-            }
+            Effect::View(view) => self.write(Write::View(view)),
             // Who has no step asks for the model.
             Effect::Offer(..) => {}
             Effect::Weigh(round, reports) => {
-                self.note_weighing(round, &reports);
+                self.check.on_weighing(round, &reports);
                 let weights: Vec<Weight> = reports
                     .iter()
                     .map(|report| Weight {
@@ -349,123 +432,137 @@ impl World {
                     .map_err(|error| error.to_string());
                 self.reply(life, 1, 20, Message::Weighed(round, answer));
             }
-            Effect::Fix(weighing) => {
-                let (round, failed) = (weighing.round, self.faults && self.chance(0.01));
-                let mut result = Ok(());
-                if failed {
-                    result = Err("disk full".to_owned());
+            Effect::Fix(weighing) => self.write(Write::Fix(weighing)),
+            Effect::Note(contribution) => {
+                self.check.on_note(&contribution);
+                match self.plan.round.durability {
+                    Durability::Resend => self.write(Write::Note(contribution, None)),
+                    Durability::Journal => {
+                        let until = self.now + self.plan.round.close_limit / 3;
+                        self.begin_own(1, 40, Work::Journal(life, contribution, until));
+                    }
                 }
-                // What failed may be there all the same.
-                if !failed || self.chance(0.5) {
-                    self.check.on_fixed(round);
-                    self.notes.weighing = Some(*weighing);
-                    self.notes.noted.clear();
-                }
-                self.reply(life, 1, 20, Message::Fixed(round, result));
             }
-            Effect::Note(contribution) => self.note(life, contribution),
             Effect::Fold(round, start, contributions) => {
-                let result = self.fold_all(&contributions);
-                self.reply(life, 5, 80, Message::Folded(round, start, result));
+                let until = self.now + self.plan.round.close_limit / 3;
+                let work = Work::Sum(life, round, start, contributions, until);
+                self.begin_own(5, 80, work);
             }
             Effect::Compute(round) => self.compute(life, round),
             Effect::Commit(record) => {
-                self.write(&record, Some(record.model_hash));
-                self.reply(life, 5, 60, Message::Committed(record.round, Ok(())));
+                let hash = record.model_hash;
+                self.write(Write::End(record, Some(hash)));
             }
-            Effect::Record(record) => {
-                self.write(&record, None);
-                self.reply(life, 1, 20, Message::Recorded(record.round, Ok(())));
-            }
+            Effect::Record(record) => self.write(Write::End(record, None)),
             Effect::Lifted(_) => {}
-            Effect::Finish(finished) => self.finished = Some(finished),
+            Effect::Finish(finished) => {
+                if finished.reason.is_empty() || finished.reason.starts_with(crate::ENOUGH) {
+                    self.finished = Some(finished);
+                } else {
+                    self.start_over(&finished);
+                }
+            }
         }
     }
 
-    fn note(&mut self, life: u64, contribution: Contribution) {
-        let (round, attempt) = (contribution.round, contribution.attempt);
-        let domain = contribution.domain.clone();
-        let sum = match self.plan.round.durability {
-            Durability::Resend => Ok(None),
-            Durability::Journal => self.fetch(&contribution).map(Some),
-        };
-        let failed = self.faults && self.chance(0.02);
-        let mut result = sum
-            .as_ref()
-            .map(drop)
-            .map_err(|reason| (*reason).to_owned());
-        if failed {
-            result = Err("disk full".to_owned());
+    fn begin_own(&mut self, least: u64, most: u64, work: Work) {
+        let own = self.plan.coordinator.clone();
+        // It does not end with the actor of the node, and is not heard by another life of the coordinator's.
+        self.after(
+            least,
+            most,
+            Happening::Labour(own.clone(), self.nodes[&own].process, Box::new(work)),
+        );
+    }
+
+    fn journal(&mut self, life: u64, contribution: Contribution, until: Micros) {
+        if life != self.coordinator_life {
+            return;
         }
-        self.check.on_note(&contribution);
-        if let Ok(sum) = sum
-            && (!failed || self.chance(0.5))
-        {
-            let noted = (contribution, sum);
-            self.notes.noted.insert(domain.clone(), noted);
+        match self.fetch(&contribution) {
+            Ok(sum) => self.write(Write::Note(contribution, Some(sum))),
+            Err(Trouble::Missing(_)) if self.now < until => {
+                self.begin_own(100, 100, Work::Journal(life, contribution, until));
+            }
+            Err(Trouble::Missing(reason) | Trouble::Wrong(reason)) => {
+                let Contribution {
+                    round,
+                    domain,
+                    attempt,
+                    ..
+                } = contribution;
+                let told = Message::Noted(round, domain, attempt, Err(reason.to_owned()));
+                self.reply(life, 1, 5, told);
+            }
         }
-        self.reply(life, 1, 40, Message::Noted(round, domain, attempt, result));
+    }
+
+    fn sum(
+        &mut self,
+        life: u64,
+        round: Round,
+        start: u32,
+        contributions: Vec<Contribution>,
+        until: Micros,
+    ) {
+        if life != self.coordinator_life {
+            return;
+        }
+        let mut sums = Vec::new();
+        for contribution in &contributions {
+            let sum = match self.disk.kept(contribution) {
+                Some(sum) => Ok(sum),
+                None => self.fetch(contribution),
+            };
+            match sum {
+                Ok(sum) => sums.extend(sum),
+                Err(Trouble::Missing(_)) if self.now < until => {
+                    let again = Work::Sum(life, round, start, contributions, until);
+                    return self.begin_own(100, 100, again);
+                }
+                Err(Trouble::Missing(reason) | Trouble::Wrong(reason)) => {
+                    let domain = contribution.domain.clone();
+                    let failed = Err(FoldError::Domain(domain, reason.to_owned()));
+                    return self.reply(life, 1, 5, Message::Folded(round, start, failed));
+                }
+            }
+        }
+        self.check.on_folded(&contributions, sums);
+        self.reply(life, 1, 20, Message::Folded(round, start, Ok(())));
     }
 
     fn reply(&mut self, life: u64, least: u64, most: u64, message: Message) {
-        // Writing always ends; whatever else is asked for may never be answered.
-        let writing = matches!(
-            message,
-            Message::Committed(..)
-                | Message::Recorded(..)
-                | Message::Fixed(..)
-                | Message::Viewed(..)
-        );
-        let silent = !writing && self.chance(0.01);
-        if self.faults && silent {
+        // Work may hang for good.
+        if self.storm && self.chance(0.01) {
             return;
         }
-        let most = if self.faults && most < 100 {
+        let most = if self.storm && most < 100 {
             most * 8
         } else {
             most
         };
-        self.after(least, most, Happening::Coordinator(life, message));
+        self.after(least, most, Happening::Coordinator(life, Box::new(message)));
     }
 
-    fn fold_all(&mut self, contributions: &[Contribution]) -> Result<(), FoldError> {
-        let mut sums = Vec::new();
-        for contribution in contributions {
-            let written = self.notes.noted.get(&contribution.domain);
-            let kept = written.and_then(|(noted, sum)| {
-                let same = noted == contribution;
-                sum.clone().filter(|_| same)
-            });
-            let sum = match kept {
-                Some(sum) => Ok(sum),
-                None => self.fetch(contribution),
-            };
-            sums.extend(sum.map_err(|reason| {
-                FoldError::Domain(contribution.domain.clone(), reason.to_owned())
-            })?);
-        }
-        self.check.on_folded(contributions, sums);
-        Ok(())
-    }
-
-    fn fetch(&mut self, contribution: &Contribution) -> Result<Sum, &'static str> {
+    fn fetch(&mut self, contribution: &Contribution) -> Result<Sum, Trouble> {
         let coordinator = self.plan.coordinator.clone();
         let gateway = self.gateway_of(&contribution.domain);
-        if !self.is_up(&gateway, &coordinator) {
-            return Err("out of reach");
+        if !self.is_up(&gateway, &coordinator) || self.nodes[&gateway].frozen {
+            return Err(Trouble::Missing("out of reach"));
         }
         let shelf = &self.nodes[&gateway].shelf;
         let Some(sum) = shelf.get(&(contribution.round, contribution.attempt)) else {
-            return Err("not on the shelf");
+            return Err(Trouble::Missing("not on the shelf"));
         };
-        match contribution.chunks == [chunk(sum)] {
+        let tensors = contribution.tensors(self.plan.aggregator.needs);
+        match contribution.chunks == vec![chunk(sum); tensors] {
             true => Ok(sum.clone()),
-            false => Err("not the announced bytes"),
+            false => Err(Trouble::Wrong("not the announced bytes")),
         }
     }
 
     fn compute(&mut self, life: u64, round: Round) {
-        let base = self.committed.hash;
+        let base = self.disk.committed.hash;
         let mut parts: Vec<&[u8]> = vec![&base.0];
         for (_, update) in self.check.aggregate() {
             parts.push(&update.0);
@@ -476,7 +573,7 @@ impl World {
             accuracy: 0.5,
             loss: 1.0,
         };
-        let failed = self.faults && self.chance(0.02);
+        let failed = self.storm && self.chance(0.02);
         let result = if failed {
             Err("evaluation: no rows".to_owned())
         } else {
@@ -492,4 +589,12 @@ fn chunk(sum: &[(NodeId, Label)]) -> Hash {
         .flat_map(|(node, update)| [node.as_str().as_bytes(), &update.0[..]])
         .collect();
     label(&parts)
+}
+
+/// Why bytes could not be had.
+enum Trouble {
+    /// They may come yet.
+    Missing(&'static str),
+    /// They are not what was announced.
+    Wrong(&'static str),
 }

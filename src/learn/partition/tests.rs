@@ -36,6 +36,37 @@ fn every_training_row_is_dealt_out_once_and_everybody_gets_one() {
 }
 
 #[test]
+fn whole_clients_are_dealt_out_evenly_and_by_the_seed() {
+    // 40 clients of 1 to 40 rows.
+    let mut next = 0..;
+    let clients: BTreeMap<String, Vec<usize>> = (1..=40)
+        .map(|size| (format!("c{size}"), next.by_ref().take(size).collect()))
+        .collect();
+    let of = |seed| whole_clients(4, &clients, &mut Rng::new(seed)).unwrap();
+    let parts = of(1);
+    assert_eq!(total(&parts), (0..820).collect::<Vec<_>>());
+    for rows in clients.values() {
+        let homes = parts.iter().filter(|part| part.contains(&rows[0]));
+        let home = homes.last().unwrap();
+        assert!(rows.iter().all(|row| home.contains(row)));
+    }
+    let lengths: Vec<usize> = parts.iter().map(Vec::len).collect();
+    assert!(
+        lengths.iter().all(|len| (165..=245).contains(len)),
+        "{lengths:?}"
+    );
+    assert_eq!(of(1), of(1));
+    assert_ne!(of(1), of(2));
+    assert_eq!(
+        whole_clients(41, &clients, &mut Rng::new(1)),
+        Err(PartitionError::TooFewClients {
+            nodes: 41,
+            clients: 40
+        })
+    );
+}
+
+#[test]
 fn parts_follow_the_seed_and_only_the_seed() {
     let of = |seed| dirichlet(9, 0.5, &mut Rng::new(seed)).unwrap();
     assert_eq!(of(1), of(1));

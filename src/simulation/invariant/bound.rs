@@ -28,6 +28,8 @@ pub struct Look {
     pub fabric: BTreeMap<NodeId, Stats>,
     /// What the network holds.
     pub network: Load,
+    /// For each node and peer how wrong the node is about the peer's clock, and how wrong it says that it is, in microseconds.
+    pub clocks: BTreeMap<(NodeId, NodeId), (u64, u64)>,
 }
 
 /// What outlived the world.

@@ -1,8 +1,9 @@
-//! CLOCK-1: wall clocks that are stepped, or run wrong, change nothing.
+//! CLOCK-1: wall clocks that are stepped, or run wrong, change nothing. CLOCK-2: a node is never more wrong about a peer's clock than it
+//! says.
 
 use tombolo_core::event::Event;
 
-use super::{Cx, Law};
+use super::{Cx, Law, Look};
 
 pub(super) struct Clocks;
 
@@ -18,6 +19,17 @@ impl Law for Clocks {
                 cx.violated("CLOCK-1", what);
             }
             _ => {}
+        }
+    }
+
+    fn on_look(&mut self, cx: &mut Cx<'_>, look: &Look) {
+        for ((node, peer), (error, bound)) in &look.clocks {
+            if error > bound {
+                let what = format!(
+                    "{node} is {error} us wrong about the clock of {peer}, and says {bound} us at most"
+                );
+                cx.violated("CLOCK-2", what);
+            }
         }
     }
 }

@@ -496,6 +496,12 @@ fn queues_have_caps_and_nothing_is_left_at_the_end() {
     let mut inbox = Look::default();
     inbox.network.inbox_bytes = usize::MAX;
     assert_eq!(full(inbox), ["BOUND-1"]);
+    let clock = |error| Look {
+        clocks: BTreeMap::from([((node("hq/a"), node("hq/b")), (error, 20_000))]),
+        ..Look::default()
+    };
+    assert_eq!(full(clock(20_000)), [""; 0]);
+    assert_eq!(full(clock(20_001)), ["CLOCK-2"]);
     for left in [
         Leftovers {
             actors: BTreeMap::from([("Node", 1)]),

@@ -16,6 +16,8 @@ use crate::topology::diagnosis::{Mistake, Mistakes};
 use crate::topology::reader::{nearest, shown};
 use crate::topology::value::{Section, Span};
 
+mod clients;
+
 /// Rows of the built-in data, training and test together.
 const ROWS: usize = 1797;
 
@@ -37,15 +39,22 @@ pub(super) fn plan(
     mistakes: &mut Mistakes,
 ) -> Option<Partition> {
     let kind = section.word("kind");
-    for (key, home) in [("alpha", "dirichlet"), ("file", "rows")] {
-        if section.gives(key) && kind != home && !section.is_wrong("kind") {
+    let homes: [(&str, &[&str]); 3] = [
+        ("alpha", &["dirichlet"]),
+        ("file", &["rows", "clients"]),
+        ("column", &["clients"]),
+    ];
+    for (key, homes) in homes {
+        if section.gives(key) && !homes.contains(&kind) && !section.is_wrong("kind") {
+            let homes: Vec<String> = homes.iter().map(|home| format!("{home:?}")).collect();
+            let homes = homes.join(" or ");
             mistakes.push(
                 Mistake::at(
                     &section.place(key),
                     format!("`{key}` has no meaning for the partition {kind:?}"),
                 )
-                .label(format!("belongs to {home:?}"))
-                .help(format!("remove it, or write kind = {home:?}")),
+                .label(format!("belongs to {homes}"))
+                .help(format!("remove it, or write kind = {homes}")),
             );
         }
     }
@@ -68,6 +77,7 @@ pub(super) fn plan(
             Some(Partition::Shards)
         }
         "rows" => rows(section, folder, domains, mistakes).map(Partition::Rows),
+        "clients" => clients::clients(section, folder, domains, mistakes).map(Partition::Clients),
         _ => Some(Partition::Dirichlet {
             alpha: match section.gives("alpha") {
                 true => section.number("alpha"),

@@ -150,6 +150,7 @@ static FAULT: Table = Table {
             "Checkpoint",
             "Link",
             "Heartbeat",
+            "ClockSync",
             "Coordinator",
             "Aggregate",
         ]),

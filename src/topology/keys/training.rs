@@ -173,6 +173,18 @@ pub(in crate::topology) static MODEL: Table = Table {
         )
         .or("0.1"),
         key("batch", Whole(1, 1797), "Rows in a batch.").or("32"),
+        key(
+            "accumulate",
+            Whole(1, 1797),
+            "Batches whose gradients are added up before a step is made of them.",
+        )
+        .or("1"),
+        key(
+            "proximal",
+            Number(0.0, 1000.0),
+            "How strongly local training is pulled back to the model that the round began with (FedProx).",
+        )
+        .or("0.0"),
         key("init", Kind::Table(&INIT), "The first weights.")
             .words(&["zeros"])
             .or("{ seed = 7 }"),
@@ -199,7 +211,7 @@ static PARTITION: Table = Table {
     doc: "Who holds which training rows.",
     keys: &[
         key("kind", Word, "How rows are dealt out.")
-            .words(&["iid", "shards", "dirichlet", "rows"])
+            .words(&["iid", "shards", "dirichlet", "rows", "clients"])
             .or("\"dirichlet\""),
         key(
             "alpha",
@@ -209,7 +221,12 @@ static PARTITION: Table = Table {
         key(
             "file",
             Kind::Path,
-            "The JSON file of rows: {\"hq/a\": [0, 1, 2], ...}.",
+            "Of rows: a JSON file {\"hq/a\": [0, 1, 2], ...}. Of clients: a CSV file with a column `row`.",
+        ),
+        key(
+            "column",
+            Kind::Text,
+            "Of clients: the column that says whose a row is; default \"client\".",
         ),
     ],
 };
@@ -223,8 +240,9 @@ pub(in crate::topology) static AGGREGATOR: Table = Table {
             Kind::Rule,
             "The rule, or a name that the program registered.",
         )
-        .words(&["fedavg", "dynamic-weighted"])
-        .later(&[
+        .words(&[
+            "fedavg",
+            "dynamic-weighted",
             "median",
             "trimmed-mean",
             "krum",
@@ -258,6 +276,18 @@ pub(in crate::topology) static AGGREGATOR: Table = Table {
         )
         .or("5.0"),
         key("penalty", Number(0.0, 1.0), "The factor on such a weight.").or("0.3"),
+        key(
+            "faulty",
+            Whole(0, NODES_MAX as u64),
+            "How many updates of a round may be bad, for trimmed-mean, krum and multi-krum.",
+        )
+        .or("1"),
+        key(
+            "iterations",
+            Whole(1, 100),
+            "How often centred-clipping moves its centre.",
+        )
+        .or("3"),
     ],
 };
 
@@ -266,13 +296,27 @@ pub(in crate::topology) static OUTER: Table = Table {
     doc: "What is done with the aggregate.",
     keys: &[
         key("optimizer", Word, "The outer optimizer.")
-            .words(&["sgd", "momentum", "nesterov"])
-            .later(&["adam", "yogi", "adagrad"])
+            .words(&["sgd", "momentum", "nesterov", "adam", "yogi", "adagrad"])
             .or("\"sgd\""),
         key("learning_rate", Above(0.0, 1000.0), "Its learning rate.").or("1.0"),
         key("momentum", Number(0.0, 0.9999), "Its momentum.").or("0.9"),
-        later("beta1", "Of the adaptive optimizers."),
-        later("beta2", "Of the adaptive optimizers."),
-        later("epsilon", "Of the adaptive optimizers."),
+        key(
+            "beta1",
+            Number(0.0, 0.9999),
+            "Of adam, yogi and adagrad: how slowly the mean of the steps follows.",
+        )
+        .or("0.9"),
+        key(
+            "beta2",
+            Number(0.0, 0.9999),
+            "Of adam and yogi: how slowly the mean of the squares follows.",
+        )
+        .or("0.99"),
+        key(
+            "epsilon",
+            Above(0.0, 1e3),
+            "Of adam, yogi and adagrad: what is added to the root that divides the step.",
+        )
+        .or("0.001"),
     ],
 };

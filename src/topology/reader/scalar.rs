@@ -160,6 +160,10 @@ fn read_text(
         }
         Kind::Path if text.is_empty() || text.contains('\0') => Err(Some(refuse("is not a path"))),
         Kind::Path => Ok(Read::Right(as_text())),
+        Kind::Text if text.is_empty() || text.contains(char::is_control) => {
+            Err(Some(refuse("is not one line of text")))
+        }
+        Kind::Text => Ok(Read::Right(as_text())),
         Kind::Socket if text.parse::<SocketAddr>().is_ok() => Ok(Read::Right(as_text())),
         Kind::Socket => {
             let help = match text.rsplit_once(':') {
@@ -390,6 +394,7 @@ pub(super) fn expected(key: &Key, kind: Kind) -> String {
         Kind::Node => "a node, such as \"hq/gate\"".into(),
         Kind::Place => "a domain or a node, such as \"hq\" or \"hq/gate\"".into(),
         Kind::Path => "a path in quotes".into(),
+        Kind::Text => "text in quotes".into(),
         Kind::Socket => "an address, such as \"10.0.0.5:7000\"".into(),
         Kind::HostPort => "host:port, such as \"gate.example.org:7000\"".into(),
         Kind::Sha256 => "64 hexadecimal digits in quotes".into(),

@@ -1,6 +1,7 @@
 //! Whatever counts for nothing, or not in full, has an answer of its own, and is counted as what it is.
 
 use super::*;
+use crate::aggregate::Needs;
 use crate::event::Objection;
 
 impl Run {
@@ -111,4 +112,36 @@ fn an_older_start_of_a_fold_behind_a_newer_one_is_reordered() {
             }
         )]
     ));
+}
+
+#[test]
+fn a_rule_that_sees_each_update_is_due_the_chunks_of_every_member() {
+    let mut plan = some(&[1, 2], 1, 1);
+    plan.aggregator.needs = Needs::Each;
+    for (chunks, expected) in [
+        (1, "1 chunks where 2 are due"),
+        (2, ""),
+        (3, "3 chunks where 2"),
+    ] {
+        let mut run = Run::weighed(plan.clone());
+        let mut offered = contribution(1, 0, &["d1/n0", "d1/n1"]);
+        offered.chunks = vec![hash(9); chunks];
+        let effects = run.domain(1, Control::Contribute(offered));
+        match &effects[0] {
+            Effect::Note(noted) => assert_eq!((noted.chunks.len(), expected), (2, "")),
+            Effect::Tell(
+                _,
+                Control::Answer {
+                    answer: Answer::Refused(reason),
+                    ..
+                },
+            ) => {
+                assert!(
+                    reason.contains(expected) && !expected.is_empty(),
+                    "{reason}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }

@@ -11,7 +11,8 @@ fn measured(ranks: usize) -> (Domain, Vec<String>) {
     let ids = names.iter().map(|name| n(name)).collect();
     let layout = Layout::new([("w", vec![ranks * fold::BLOCK])]).unwrap();
     let mut hq = Domain {
-        machine: Gateway::new("hq".parse().unwrap(), ids, layout),
+        machine: Gateway::new("hq".parse().unwrap(), ids, layout, Rng::new(1)),
+        tokens: BTreeMap::new(),
         events: Vec::new(),
         standings: Vec::new(),
     };
@@ -39,6 +40,7 @@ fn a_question_to_fold_carries_the_checksums_of_its_own_slices_and_fits_into_a_me
         })
     };
     let folding = || Folding {
+        token: 1,
         attempt: 0,
         terms: terms().collect(),
         members: Vec::new(),

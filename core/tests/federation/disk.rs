@@ -1,0 +1,221 @@
+//! The coordinator's disk: what was written down, and what is being written. A crash decides which of the latter is there.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tombolo_core::coordinator::{Committed, Message, Noted, Resumed, Weighing};
+use tombolo_core::event::{Event, RoundRecord};
+use tombolo_core::ids::DomainId;
+use tombolo_core::tensor::Hash;
+use tombolo_core::view::View;
+use tombolo_core::wire::Contribution;
+
+use crate::world::{Happening, Sum, World, initial};
+
+/// Something to be written.
+#[derive(Debug, Clone)]
+pub enum Write {
+    View(View),
+    Fix(Box<Weighing>),
+    /// With the sum itself, if there is a journal.
+    Note(Contribution, Option<Sum>),
+    /// How a round ended, with its model if it was committed.
+    End(Box<RoundRecord>, Option<Hash>),
+}
+
+/// See the file.
+pub struct Disk {
+    pub committed: Committed,
+    weighing: Option<Weighing>,
+    noted: BTreeMap<DomainId, (Contribution, Option<Sum>)>,
+    last: Option<RoundRecord>,
+    pub full: bool,
+    /// Being written, by the process of that number for that life.
+    flying: BTreeMap<u64, (u64, u64, Write)>,
+    writes: u64,
+}
+
+impl Disk {
+    pub fn new() -> Self {
+        Disk {
+            committed: Committed {
+                run: Hash::default(),
+                ended: 0,
+                round: 0,
+                hash: initial(),
+                tally: (0, 0, 0),
+                accuracy: 0.0,
+                loss: 0.0,
+                view: None,
+            },
+            weighing: None,
+            noted: BTreeMap::new(),
+            last: None,
+            full: false,
+            flying: BTreeMap::new(),
+            writes: 0,
+        }
+    }
+
+    /// What a coordinator that starts finds.
+    pub fn load(&self) -> (Committed, Option<Resumed>) {
+        let noted = self.noted.values().map(|(contribution, sum)| Noted {
+            contribution: contribution.clone(),
+            kept: sum.is_some(),
+        });
+        let weighing = self.weighing.clone();
+        let resumed = weighing.map(|weighing| Resumed {
+            weighing,
+            noted: noted.collect(),
+        });
+        (self.committed.clone(), resumed)
+    }
+
+    /// The journal's copy of a contribution.
+    pub fn kept(&self, contribution: &Contribution) -> Option<Sum> {
+        let (noted, sum) = self.noted.get(&contribution.domain)?;
+        sum.clone().filter(|_| noted == contribution)
+    }
+}
+
+impl World {
+    pub fn write(&mut self, write: Write) {
+        let process = self.nodes[&self.plan.coordinator].process;
+        // A store that is far away may take its time.
+        let far = self.storm && self.chance(0.05);
+        let most = match (self.storm, far) {
+            (_, true) => 2_000,
+            (true, false) => 200,
+            (false, false) => 30,
+        };
+        self.disk.writes += 1;
+        let number = self.disk.writes;
+        let flying = (process, self.coordinator_life, write);
+        self.disk.flying.insert(number, flying);
+        self.after(1, most, Happening::Written(number));
+    }
+
+    /// A write has come to its end, if nothing has lost it; whoever waits for it hears so.
+    pub fn written(&mut self, number: u64) {
+        let Some((_, life, write)) = self.disk.flying.remove(&number) else {
+            return;
+        };
+        let chosen = self.storm && self.chance(0.01);
+        let fails = chosen && matches!(write, Write::Fix(_) | Write::Note(..));
+        let result = match self.disk.full || fails {
+            true => {
+                // What failed may be there all the same.
+                if fails && self.chance(0.5) {
+                    let _ = self.apply(&write);
+                }
+                Err("no space is left".to_owned())
+            }
+            false => self.apply(&write),
+        };
+        let told = match write {
+            Write::View(view) => Message::Viewed(view.epoch, result),
+            Write::Fix(weighing) => Message::Fixed(weighing.round, result),
+            Write::Note(contribution, _) => Message::Noted(
+                contribution.round,
+                contribution.domain,
+                contribution.attempt,
+                result,
+            ),
+            Write::End(record, hash) => {
+                let round = record.round;
+                if result.is_ok() && life == self.coordinator_life {
+                    let own = self.plan.coordinator.clone();
+                    self.events(&own, vec![Event::Round(*record)]);
+                }
+                match hash {
+                    Some(_) => Message::Committed(round, result),
+                    None => Message::Recorded(round, result),
+                }
+            }
+        };
+        self.after(0, 3, Happening::Coordinator(life, Box::new(told)));
+    }
+
+    /// Makes a write last. Views and outcomes are created if absent, so that nobody decides what somebody else has decided.
+    fn apply(&mut self, write: &Write) -> Result<(), String> {
+        let disk = &mut self.disk;
+        let due = disk.committed.ended + 1;
+        match write {
+            Write::View(view) => {
+                let last = disk.committed.view.as_ref();
+                if last == Some(view) {
+                    return Ok(());
+                }
+                if view.epoch != last.map_or(1, |last| last.epoch) + 1 {
+                    return Err(format!("view {} is there already", view.epoch));
+                }
+                disk.committed.view = Some(view.clone());
+                self.check.on_epoch(view);
+            }
+            Write::Fix(weighing) if weighing.round == due => {
+                disk.weighing = Some((**weighing).clone());
+                disk.noted.clear();
+                self.check.on_fixed(weighing);
+            }
+            Write::Note(contribution, sum) if contribution.round == due => {
+                let noted = (contribution.clone(), sum.clone());
+                disk.noted.insert(contribution.domain.clone(), noted);
+            }
+            Write::End(record, hash) => {
+                if disk.last.as_ref() == Some(&**record) {
+                    return Ok(());
+                }
+                if record.round != due {
+                    return Err(format!(
+                        "the end of round {} is there already",
+                        record.round
+                    ));
+                }
+                disk.last = Some((**record).clone());
+                (disk.weighing, disk.committed.ended) = (None, due);
+                disk.noted.clear();
+                let tally = &mut disk.committed.tally;
+                match hash {
+                    Some(hash) => {
+                        (disk.committed.round, disk.committed.hash) = (due, *hash);
+                        tally.0 += 1;
+                    }
+                    None => tally.2 += 1,
+                }
+                self.check.on_record(self.now, record);
+                if let Some(hash) = hash {
+                    self.check.on_commit(due, *hash);
+                }
+            }
+            // Of a round that is over: nobody will ask for it.
+            Write::Fix(_) | Write::Note(..) => {}
+        }
+        Ok(())
+    }
+
+    /// Whatever this process is writing is written, in order.
+    pub fn flush(&mut self) {
+        let process = self.nodes[&self.plan.coordinator].process;
+        let flying = self.disk.flying.iter();
+        let mine = flying.filter(|(_, (of, ..))| *of == process);
+        let mine: Vec<u64> = mine.map(|(number, _)| *number).collect();
+        mine.into_iter().for_each(|number| self.written(number));
+    }
+
+    /// The process ends while it writes. Each write is there, or torn and as good as absent; one to a store far away may land later.
+    pub fn lose_writes(&mut self) {
+        let numbers: Vec<u64> = self.disk.flying.keys().copied().collect();
+        for number in numbers {
+            let fate = self.rng.below(3);
+            let far = matches!(self.disk.flying[&number].2, Write::View(_) | Write::End(..));
+            if fate == 0 {
+                self.written(number);
+            } else if fate == 1 || !far {
+                self.disk.flying.remove(&number);
+            } else {
+                let later = Duration::from_micros(self.rng.below(2_000_000));
+                self.at(self.now + later, Happening::Written(number));
+            }
+        }
+    }
+}
