@@ -368,7 +368,12 @@ impl Federation {
     /// Whatever can fail comes before the state folder is taken: a start that was refused leaves no run behind.
     fn start(self, nodes: BTreeSet<NodeId>) -> Result<Running, FederationError> {
         self.blueprint.check_rules()?;
-        let objects = self.open_store()?;
+        // Whoever never coordinates needs no way to the store, nor credentials for it.
+        let may_coordinate = |node| self.plan().may_coordinate(node);
+        let objects = match nodes.iter().any(may_coordinate) {
+            true => self.open_store()?,
+            false => None,
+        };
         let machine = |error: std::io::Error| FederationError::Machine(error.to_string());
         let first = nodes.iter().next().expect("at least one node is started");
         let built = self.blueprint.clone().build(first);
