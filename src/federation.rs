@@ -44,8 +44,8 @@ pub use recorder::Recorder;
 pub use report::Report;
 pub use running::{DEPARTED, Interrupt, NOT_DRAINED, Running, STEPPED_DOWN};
 pub use state::{StateError, StateFolder};
+pub use tombolo_core::waiting::named;
 pub(crate) use waiting::Waiting;
-pub use waiting::named;
 
 /// Events that a slow listener may fall behind before it misses some.
 const EVENTS_KEPT: usize = 8192;
@@ -334,10 +334,25 @@ impl Federation {
     /// # Errors
     /// See [`FederationError`]; nothing has joined then.
     pub async fn spawn_node(self, node: &NodeId) -> Result<Running, FederationError> {
-        if self.plan().node(node).is_none() {
-            return Err(FederationError::UnknownNode(node.clone()));
+        self.spawn_nodes([node.clone()]).await
+    }
+
+    /// Starts some nodes of the federation in this process; the others run elsewhere. Their certificates must be there.
+    ///
+    /// # Errors
+    /// See [`FederationError`]; nothing has joined then.
+    ///
+    /// # Panics
+    /// If no node is named.
+    pub async fn spawn_nodes(
+        self,
+        nodes: impl IntoIterator<Item = NodeId>,
+    ) -> Result<Running, FederationError> {
+        let nodes: BTreeSet<NodeId> = nodes.into_iter().collect();
+        if let Some(unknown) = nodes.iter().find(|node| self.plan().node(node).is_none()) {
+            return Err(FederationError::UnknownNode(unknown.clone()));
         }
-        self.start(BTreeSet::from([node.clone()]))
+        self.start(nodes)
     }
 
     /// Makes a development PKI if there is none, and checks what would stop the nodes from starting, without starting them.

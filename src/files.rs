@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_actors::env::Files;
+use tombolo_core::mutants;
 
 pub use disk::{Disk, Kind, OpenFile};
 
@@ -140,7 +141,10 @@ impl FolderFiles {
             for part in parts {
                 file.write(part)?;
             }
-            file.synchronize()
+            match mutants::is("no-fsync") {
+                true => Ok(()),
+                false => file.synchronize(),
+            }
         };
         let result = write().and_then(|()| publish(&partial));
         // Gone already after a rename.
@@ -154,7 +158,15 @@ impl FolderFiles {
         self.written(&[contents], private, |partial| {
             self.disk.link(partial, path)
         })?;
-        self.disk.synchronize(folder)
+        self.names_stay(folder)
+    }
+
+    /// What a folder lists is there after a power cut, too.
+    fn names_stay(&self, folder: &str) -> io::Result<()> {
+        match mutants::is("no-folder-fsync") {
+            true => Ok(()),
+            false => self.disk.synchronize(folder),
+        }
     }
 
     /// Removes a file, or a folder with everything in it.
@@ -183,7 +195,7 @@ impl Files for FolderFiles {
         check_path(path)?;
         let folder = self.folder_of(path)?;
         self.written(parts, false, |partial| self.disk.rename(partial, path))?;
-        self.disk.synchronize(folder)
+        self.names_stay(folder)
     }
 
     fn create(&self, path: &str, contents: &[u8]) -> io::Result<()> {
@@ -223,7 +235,7 @@ impl Files for FolderFiles {
 
     fn settle(&self, folder: &str) -> io::Result<()> {
         check_folder(folder)?;
-        if !folder.is_empty() && self.disk.kind(folder)?.is_none() {
+        if !folder.is_empty() && self.disk.kind(folder)?.is_none() || mutants::is("not-settled") {
             return Ok(());
         }
         self.make_folder(folder)?;

@@ -113,6 +113,7 @@ struct Shared {
 struct State {
     limit: Duration,
     training: (Duration, f64),
+    failing_sends: f64,
     nodes: BTreeMap<NodeId, Node>,
     directory: BTreeMap<NodeId, SocketAddr>,
     mourners: Vec<Mourner>,
@@ -163,6 +164,7 @@ impl SimWorld {
                 state: Mutex::new(State {
                     limit: LIMIT,
                     training: TRAINING,
+                    failing_sends: 0.0,
                     nodes: BTreeMap::new(),
                     directory: BTreeMap::new(),
                     mourners: Vec::new(),
@@ -180,6 +182,11 @@ impl SimWorld {
     /// Sets how long local training takes: `base`, give or take the share `spread`.
     pub fn set_training(&self, base: Duration, spread: f64) {
         self.shared.lock().training = (base, spread.clamp(0.0, 1.0));
+    }
+
+    /// Sets how many sends of a contribution fail, 0 to 1: each time one is sent, its connection breaks with this chance. None by default.
+    pub fn set_failing_sends(&self, share: f64) {
+        self.shared.lock().failing_sends = share.clamp(0.0, 1.0);
     }
 
     /// Runs a scenario to its end, then ends every node. `Err` if it takes too long or stands still.
@@ -294,6 +301,15 @@ impl SimWorld {
             }
             drop(env);
         }
+    }
+
+    /// Whether a node was started and has not crashed since.
+    pub fn is_up(&self, node: &NodeId) -> bool {
+        let state = self.shared.lock();
+        state
+            .nodes
+            .get(node)
+            .is_some_and(|node| node.env.is_alive())
     }
 
     /// Calls `mourner`, with what is on the disk, for each node that crashes from now on, be it by a [`Failure::Crash`] of its disk.

@@ -140,6 +140,7 @@ pub struct Simulation {
     random: Option<Dose>,
     limit: Duration,
     training: Option<Duration>,
+    failing_sends: f64,
     replay: Option<String>,
 }
 
@@ -169,6 +170,7 @@ impl Simulation {
             random: None,
             limit: LIMIT,
             training: None,
+            failing_sends: 0.0,
             replay: None,
         })
     }
@@ -253,6 +255,14 @@ impl Simulation {
     #[must_use]
     pub fn training(mut self, span: Duration) -> Self {
         self.training = Some(span);
+        self
+    }
+
+    /// Lets each send of a contribution fail with this chance, 0 to 1: its connection breaks when it is sent, all through the run. What the
+    /// ladder's retries make of that is to be seen in the rounds.
+    #[must_use]
+    pub fn failing_sends(mut self, share: f64) -> Self {
+        self.failing_sends = share;
         self
     }
 
@@ -400,6 +410,7 @@ impl Simulation {
         if let Some(training) = self.training {
             world.set_training(training, TRAINING_SPREAD);
         }
+        world.set_failing_sends(self.failing_sends);
         let crews = Crews::default();
         let look = {
             let (stage, world, crews) = (stage.clone(), world.clone(), crews.clone());
@@ -491,6 +502,7 @@ impl Simulation {
             record: Arc::new(Record::new(checker)),
             papers: plan.nodes().map(papers).collect(),
             machines: Default::default(),
+            looks: Default::default(),
             plan,
             trainer,
             layout,

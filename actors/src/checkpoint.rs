@@ -103,6 +103,18 @@ pub enum CheckpointError {
         /// Which file.
         path: String,
     },
+    /// A record is of another run of the same configuration.
+    #[error(
+        "{path}: it is of run {found:?}, this is run {expected:?}; restore the run.json that belongs to it from a copy, or start anew in another state folder"
+    )]
+    ForeignRecord {
+        /// Which file.
+        path: String,
+        /// Ours.
+        expected: Hash,
+        /// Its.
+        found: Hash,
+    },
     /// Another coordinator has ended the round.
     #[error("round {0} was ended by another coordinator")]
     Taken(Round),
@@ -156,6 +168,15 @@ impl CheckpointError {
                 why: Box::new(why.located(files)),
                 intact,
             },
+            CheckpointError::ForeignRecord {
+                path,
+                expected,
+                found,
+            } => CheckpointError::ForeignRecord {
+                path: files.locate(&path),
+                expected,
+                found,
+            },
             // The files' own words name the file in full already.
             CheckpointError::Files { .. } => self,
             CheckpointError::OtherRun { .. }
@@ -199,6 +220,9 @@ pub struct CommitRecord {
     pub format: u32,
     /// Hash of everything in the configuration that decides the outcome.
     pub configuration: Hash,
+    /// The run. Versions that do not know it leave it out, and pass over it where it is: neither side needs the other's upgrade.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<Hash>,
     /// The round as reported.
     pub record: RoundRecord,
     /// The folder of the state after it; none if it was aborted.
@@ -325,6 +349,13 @@ impl Checkpoint {
     #[must_use]
     pub fn shared(mut self, term: Term) -> Self {
         self.store = self.store.shared(self.stage.node.clone(), term);
+        self
+    }
+
+    /// Its records are those of a run, and no other's.
+    #[must_use]
+    pub fn of_run(mut self, run: Hash) -> Self {
+        self.store = self.store.of_run(run);
         self
     }
 

@@ -27,6 +27,7 @@ use tombolo_core::ids::NodeId;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::time::Micros;
 use tombolo_core::view::Seen;
+use tombolo_core::waiting::Patience;
 use tombolo_fabric::Device;
 
 /// Makes the rule; called once for each life of the aggregator's actor, on its arbiter, where a user's own actor starts, too.
@@ -105,6 +106,15 @@ pub struct Crew {
     env: Arc<dyn Env>,
 }
 
+/// The last word of a node to its peers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Farewell {
+    /// It leaves; the others go on.
+    Leaves,
+    /// The run is over, for this reason; none if all rounds were run.
+    Over(String),
+}
+
 impl Crew {
     /// Waits until those peers have acknowledged all that they were told, or have left. False if one did not within `limit`.
     pub async fn settle(&self, peers: impl Fn(&NodeId) -> bool, limit: Duration) -> bool {
@@ -123,8 +133,11 @@ impl Crew {
     }
 
     /// Closes the endpoint: peers learn at once that this node leaves. What they have not acknowledged is lost to them.
-    pub fn close(&self, reason: &str) {
-        self.endpoint.close(link::LEFT, reason.as_bytes());
+    pub fn close(&self, farewell: &Farewell) {
+        match farewell {
+            Farewell::Leaves => self.endpoint.close(link::LEFT, b"this node leaves"),
+            Farewell::Over(reason) => self.endpoint.close(link::OVER, reason.as_bytes()),
+        }
     }
 
     /// Whether this node coordinates, as far as it knows.
@@ -277,7 +290,8 @@ impl Crew {
         let checkpoint = {
             let (stage, pool, term) = (stage.clone(), pool.clone(), term.clone());
             supervise(&stage.clone(), Class::Node, me.as_str(), move |_| {
-                let checkpoint = Checkpoint::new(stage.clone(), configuration, pool.clone());
+                let checkpoint =
+                    Checkpoint::new(stage.clone(), configuration, pool.clone()).of_run(run);
                 match stage.plan.shares_store() {
                     true => checkpoint.shared(term.clone()),
                     false => checkpoint,
@@ -304,7 +318,8 @@ impl Crew {
         let company = Arc::new(SetOnce::new());
         let (left_sender, left) = watch::channel(None);
         let seen = Arc::new(Mutex::new(Seen::new(&plan, me.clone())));
-        let presence: Arc<node::Presence> = Arc::default();
+        let patience = Patience::new(&plan, &me, stage.env.now());
+        let presence = Arc::new(node::Presence::new(patience));
         let node = {
             let setup = node::Setup {
                 stage: stage.clone(),

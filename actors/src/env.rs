@@ -71,6 +71,11 @@ pub trait Env: Send + Sync + 'static {
         task: Box<dyn FnOnce() + Send>,
     ) -> SendFuture<Result<(), OffloadPanicked>>;
 
+    /// Whether a message to a peer gets stuck half-way, as when its connection breaks. Only a simulation ever says so.
+    fn send_fails(&self, _to: &NodeId, _message: &[u8]) -> bool {
+        false
+    }
+
     /// Binds a UDP socket.
     fn bind(&self, address: SocketAddr) -> io::Result<Bound>;
 

@@ -18,6 +18,7 @@ use tombolo_core::heartbeat::{self, Effect, Verdict};
 use tombolo_core::ids::NodeId;
 use tombolo_core::ladder::Rung;
 use tombolo_core::machine::{Context, Machine, Outcome};
+use tombolo_core::mutants;
 use tombolo_core::time::Micros;
 use tombolo_core::wire;
 
@@ -168,7 +169,7 @@ impl Watch {
                 }
             }
             let env = &self.setup.stage.env;
-            let sleep = env.sleep(wake.since(env.now()).max(Duration::from_millis(1)));
+            let sleep = env.sleep(wake.since(self.now()).max(Duration::from_millis(1)));
             tokio::select! {
                 biased;
                 datagram = datagram(self.current.as_ref()) => match datagram {
@@ -182,9 +183,17 @@ impl Watch {
         }
     }
 
+    fn now(&self) -> Micros {
+        let env = &self.setup.stage.env;
+        match mutants::is("wall-clock") {
+            true => Micros(env.unix_time() * 1_000_000),
+            false => env.now(),
+        }
+    }
+
     /// Gives the machine whatever has come up; returns what it wants done, and when it wants to be woken.
     fn step(&mut self, datagram: Option<Bytes>) -> (Vec<Effect>, Micros) {
-        let now = self.setup.stage.env.now();
+        let now = self.now();
         let mut messages = Vec::new();
         // What came on the connection that was, before its end and before what takes its place.
         messages.extend(datagram.and_then(|datagram| self.decode(&datagram)));

@@ -29,6 +29,7 @@ use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::link::{Memory, Peer};
 use tombolo_core::tensor::Hash;
+use tombolo_core::text::clip;
 use tombolo_core::wire::{Control, FrameHeader, Object, codec};
 pub use wire::{Agreed, Wire};
 
@@ -41,6 +42,9 @@ const OFFER: u64 = 1 << 63;
 
 /// Why a node that leaves closes its connections: there is nothing more to tell it. Not 0, with which quinn closes what nobody holds.
 pub const LEFT: VarInt = VarInt::from_u32(20);
+
+/// Why a node closes its connections once the run is over: its reason goes with it, so that whoever it leads need not hear it otherwise.
+pub const OVER: VarInt = VarInt::from_u32(22);
 
 /// Fetches of the peer that are served at once; a peer that keeps to [`FETCHES_MAX`] never sees this limit.
 const SERVES_MAX: usize = 16;
@@ -259,8 +263,18 @@ pub fn dials(plan: &tombolo_core::plan::Plan, node: &NodeId, peer: &NodeId) -> b
 pub(crate) fn has_left(connection: &Connection) -> bool {
     matches!(
         connection.close_reason(),
-        Some(ConnectionError::ApplicationClosed(close)) if close.error_code == LEFT
+        Some(ConnectionError::ApplicationClosed(close)) if [LEFT, OVER].contains(&close.error_code)
     )
+}
+
+/// Why the run is over, if the peer closed the connection with that word.
+fn end_of_run(connection: &Connection) -> Option<String> {
+    match connection.close_reason() {
+        Some(ConnectionError::ApplicationClosed(close)) if close.error_code == OVER => {
+            Some(clip(String::from_utf8_lossy(&close.reason).into_owned()))
+        }
+        _ => None,
+    }
 }
 
 /// See the module.

@@ -6,12 +6,13 @@
 mod as_gateway;
 mod as_member;
 mod bench;
-mod keep;
+pub mod keep;
 mod obtain;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{SetOnce, watch};
 
@@ -32,7 +33,9 @@ use tombolo_core::member::{self, Export, Member};
 use tombolo_core::membership::Word;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::text::clip;
+use tombolo_core::time::Micros;
 use tombolo_core::view::Seen;
+use tombolo_core::waiting::{self, Patience};
 use tombolo_core::wire::{Commit, Control};
 
 /// What it takes.
@@ -50,23 +53,44 @@ pub enum Message {
     CoordinatorStarted,
     /// This node leaves: whoever waits for it must hear so.
     Leave,
-    /// Nobody leads this node any more, for this reason: it ends, and if it is a gateway its domain with it.
-    GiveUp(String),
+    /// A peer has ended because the run is over, for this reason. Who leads this node speaks for it, too: it may have been out of reach when
+    /// the others were told.
+    Over(NodeId, String),
 }
 
 /// Why a node that was told to leave has left: nobody waits for it, nothing of it is needed any more.
 pub const DEPARTED: &str = "it left as it was told to";
 
-/// Whether a node is there for the others; outlives the actor.
-#[derive(Debug, Default)]
+/// Whether a node is there for the others, and how long it goes on without any; outlives the actor.
+#[derive(Debug)]
 pub struct Presence {
     joined: AtomicBool,
     leaves: AtomicBool,
     /// How often it became its domain's gateway.
     terms: AtomicU64,
+    patience: Mutex<Patience>,
 }
 
 impl Presence {
+    /// A node that nobody has seen yet.
+    pub fn new(patience: Patience) -> Self {
+        Presence {
+            joined: AtomicBool::new(false),
+            leaves: AtomicBool::new(false),
+            terms: AtomicU64::new(0),
+            patience: Mutex::new(patience),
+        }
+    }
+
+    /// How long it still waits for somebody who leads it, if it does and that ends.
+    pub fn left(&self, now: Micros) -> Option<Duration> {
+        self.patience().left(now)
+    }
+
+    fn patience(&self) -> MutexGuard<'_, Patience> {
+        self.patience.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether anybody may wait for it: it has been in touch with who gives it work.
     pub fn has_joined(&self) -> bool {
         self.joined.load(Ordering::Relaxed)
@@ -132,6 +156,8 @@ pub struct Node {
     /// Which of this node's terms as a gateway it is.
     term: u64,
     gateway_wakes: bool,
+    /// It is looked again whether anybody leads.
+    patience_wakes: bool,
     up: BTreeSet<NodeId>,
     /// Silent nodes of other domains: a coordinator that begins only now must hear so.
     watched: BTreeMap<NodeId, Word>,
@@ -150,6 +176,7 @@ impl Node {
             gateway: None,
             term: 0,
             gateway_wakes: false,
+            patience_wakes: false,
             up: BTreeSet::new(),
             watched: BTreeMap::new(),
             bench: None,
@@ -244,6 +271,59 @@ impl Node {
         }
     }
 
+    /// Looks whether anybody who leads this node is in reach, and again once that was not so for as long as it is patient.
+    fn look_up(&mut self, cx: &mut Cx<Self>) {
+        let plan = self.setup.stage.plan.clone();
+        let mut leads: Vec<NodeId> = waiting::needs(&plan, self.me())
+            .into_iter()
+            .filter(|need| need.leads)
+            .map(|need| need.peer)
+            .collect();
+        // Whoever has become coordinator leads itself.
+        let led = self.setup.coordinator() == *self.me()
+            || leads.iter().any(|peer| self.up.contains(peer));
+        let (env, now) = (self.setup.stage.env.clone(), self.setup.stage.env.now());
+        let (is_over, left, span) = {
+            let mut patience = self.setup.presence.patience();
+            let is_over = patience.look(now, led);
+            (is_over, patience.left(now), patience.span())
+        };
+        if is_over {
+            let addresses = async move {
+                let mut named = Vec::new();
+                for peer in leads.drain(..) {
+                    let found = env.resolve(&peer).await.unwrap_or_default();
+                    let address = found.first().map(ToString::to_string);
+                    named.push((peer, address));
+                }
+                named
+            };
+            later(cx, addresses, move |node, leads, cx| {
+                let reason = waiting::last_word(node.me(), &leads, span.unwrap_or_default());
+                node.setup.stage.report(Event::GaveUp {
+                    node: node.me().clone(),
+                    reason: clip(reason.as_str()),
+                });
+                node.give_up(cx, reason);
+            });
+        } else if let Some(left) = left.filter(|_| !self.patience_wakes) {
+            self.patience_wakes = true;
+            later(cx, env.sleep(left), |node, (), cx| {
+                node.patience_wakes = false;
+                node.look_up(cx);
+            });
+        }
+    }
+
+    /// Ends, and if it is a gateway its domain with it.
+    fn give_up(&mut self, cx: &mut Cx<Self>, reason: String) {
+        let finish = Control::Finish {
+            reason: reason.as_str().into(),
+        };
+        self.step_gateway(cx, gateway::Message::Coordinator(finish));
+        let _ = self.setup.left.send(Some(reason));
+    }
+
     fn leave(&mut self, cx: &mut Cx<Self>) {
         self.setup.presence.leaves.store(true, Ordering::Relaxed);
         self.step_member(cx, member::Message::Leave);
@@ -317,7 +397,6 @@ impl Node {
     }
 
     fn link_up(&mut self, cx: &mut Cx<Self>, peer: NodeId) {
-        self.up.insert(peer.clone());
         if peer.domain() == self.me().domain() {
             let (verbs, to) = (self.setup.verbs.clone(), peer.clone());
             let endpoint = async move {
@@ -410,10 +489,22 @@ impl Actor for Node {
     const NAME: &'static str = "Node";
 
     fn started(&mut self, cx: &mut Cx<Self>) {
+        self.look_up(cx);
         self.prepare(cx);
     }
 
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
+        match &message {
+            Message::LinkUp(peer) => {
+                self.up.insert(peer.clone());
+                self.look_up(cx);
+            }
+            Message::LinkDown(peer) => {
+                self.up.remove(peer);
+                self.look_up(cx);
+            }
+            _ => {}
+        }
         if self.member.is_none() {
             // A node without a trainer takes no part; why was reported.
             return;
@@ -422,19 +513,17 @@ impl Actor for Node {
             Message::Inbound(from, control) => self.inbound(cx, from, control),
             Message::LinkUp(peer) => self.link_up(cx, peer),
             Message::LinkDown(peer) => {
-                self.up.remove(&peer);
                 if peer.domain() == self.me().domain() {
                     self.step_gateway(cx, gateway::Message::MemberSilent(peer));
                 }
             }
             Message::Verdict(peer, verdict) => self.verdict(cx, peer, verdict),
             Message::Leave => self.leave(cx),
-            Message::GiveUp(reason) => {
-                let finish = Control::Finish {
-                    reason: reason.as_str().into(),
-                };
-                self.step_gateway(cx, gateway::Message::Coordinator(finish));
-                let _ = self.setup.left.send(Some(reason));
+            Message::Over(peer, reason) => {
+                let leads = [self.setup.coordinator(), self.gateway_of_mine()].contains(&peer);
+                if leads && self.setup.left.borrow().is_none() {
+                    self.give_up(cx, reason);
+                }
             }
             Message::CoordinatorStarted => {
                 for (node, word) in self.watched.clone() {

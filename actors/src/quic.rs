@@ -27,6 +27,10 @@ const REFUSALS_MAX: u32 = 32;
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// How long one attempt to dial may take: a fresh attempt gets through a healed path sooner than the back-off of an old one.
 const DIAL_LIMIT: Duration = Duration::from_secs(4);
+/// How often it is looked whether a peer that is dialled has moved to another address.
+const LOOK: Duration = Duration::from_millis(250);
+/// Addresses of a peer that keeps moving which one attempt follows.
+const MOVES_MAX: usize = 4;
 /// Bytes of one fetched object that may be in flight to us: two bandwidth-delay products of 200 Mbit/s at 150 ms.
 const STREAM_WINDOW: u32 = 8 << 20;
 /// Bytes in flight over a whole connection.
@@ -110,6 +114,29 @@ fn transport(plan: &Plan) -> TransportConfig {
         .initial_rtt(Duration::from_millis(100))
         .congestion_controller_factory(Arc::new(CubicConfig::default()));
     transport
+}
+
+/// Whether another attempt would meet the same certificates: TLS alerts of ours or theirs. A peer that takes no connection now, because it
+/// has too many handshakes at once or is about to end, may take one later.
+fn is_final(error: &ConnectionError) -> bool {
+    match error {
+        ConnectionError::TransportError(_) => true,
+        ConnectionError::ConnectionClosed(close) => {
+            close.error_code != quinn_proto::TransportErrorCode::CONNECTION_REFUSED
+        }
+        _ => false,
+    }
+}
+
+/// Ends once a peer is not to be found at an address any more: it was restarted, and nobody answers there.
+async fn moved(env: &dyn Env, peer: &NodeId, address: std::net::SocketAddr) {
+    loop {
+        env.sleep(LOOK).await;
+        let found = env.resolve(peer).await;
+        if found.is_ok_and(|found| !found.is_empty() && !found.contains(&address)) {
+            return;
+        }
+    }
 }
 
 /// The key of stateless resets: BLAKE3 in keyed mode, so that a restarted node answers its peers' old packets at once.
@@ -238,33 +265,43 @@ impl Quic {
         let mut config = quinn::ClientConfig::new(crypto);
         config.transport_config(self.transport.clone());
         let (env, endpoint) = (self.stage.env.clone(), self.endpoint.clone());
-        let resolve = env.resolve(&peer);
+        let to = peer.clone();
         let attempt = async move {
-            let addresses = resolve
-                .await
-                .map_err(|error| Trouble::from(error.to_string()))?;
             let mut reasons = Vec::new();
             let mut refused = false;
-            for address in addresses {
-                let connecting = match endpoint.connect_with(config.clone(), address, &server_name)
-                {
-                    Ok(connecting) => connecting,
-                    Err(error) => {
-                        reasons.push(format!("{address}: {error}"));
-                        continue;
-                    }
-                };
-                tokio::select! {
-                    biased;
-                    connection = connecting => match connection {
-                        Ok(connection) => return Ok(connection),
-                        Err(error) => {
-                            // A TLS alert of ours or theirs: another attempt would meet the same certificates.
-                            refused |= matches!(error, ConnectionError::TransportError(_) | ConnectionError::ConnectionClosed(_));
-                            reasons.push(format!("{address}: {error}"));
+            // Whoever was restarted while it was dialled is dialled where it is now, within the same attempt.
+            for _ in 0..MOVES_MAX {
+                let addresses = env.resolve(&to).await;
+                let addresses = addresses.map_err(|error| Trouble::from(error.to_string()))?;
+                let mut has_moved = false;
+                for address in addresses {
+                    let connecting =
+                        match endpoint.connect_with(config.clone(), address, &server_name) {
+                            Ok(connecting) => connecting,
+                            Err(error) => {
+                                reasons.push(format!("{address}: {error}"));
+                                continue;
+                            }
+                        };
+                    tokio::select! {
+                        biased;
+                        connection = connecting => match connection {
+                            Ok(connection) => return Ok(connection),
+                            Err(error) => {
+                                refused |= is_final(&error);
+                                reasons.push(format!("{address}: {error}"));
+                            }
+                        },
+                        () = env.sleep(DIAL_LIMIT) => reasons.push(format!("{address}: no handshake within {DIAL_LIMIT:?}")),
+                        () = moved(env.as_ref(), &to, address) => {
+                            reasons.push(format!("{address}: {to} is not there any more"));
+                            has_moved = true;
+                            break;
                         }
-                    },
-                    () = env.sleep(DIAL_LIMIT) => reasons.push(format!("{address}: no handshake within {DIAL_LIMIT:?}")),
+                    }
+                }
+                if !has_moved {
+                    break;
                 }
             }
             let reason = match reasons.is_empty() {

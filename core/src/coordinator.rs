@@ -26,7 +26,7 @@ use crate::membership::{Membership, NotLifted, Word};
 use crate::mutants;
 use crate::plan::{Deadline, Plan};
 use crate::tensor::{Hash, Layout};
-use crate::text::{Text, clip};
+use crate::text::clip;
 use crate::time::Micros;
 use crate::view::View;
 use crate::wire::{Commit, Contribution, Control, DomainJoin, Open};
@@ -459,19 +459,8 @@ impl Coordinator {
     }
 
     fn on_join(&mut self, cx: &mut Context<'_, Effect>, domain: DomainId, join: DomainJoin) {
-        if let Some(difference) = self.layout.difference(&join.layout) {
-            let reason = Text::from(format!(
-                "domain {domain} trains another model than the coordinator: {difference}"
-            ));
-            cx.report(Event::DomainDropped {
-                round: 0,
-                domain: domain.clone(),
-                reason: reason.to_string(),
-            });
-            if let Some(entry) = self.domains.get_mut(&domain) {
-                entry.joined = false;
-            }
-            return cx.effect(Effect::Tell(domain, Control::Finish { reason }));
+        if let Some((why, reason)) = self.misfit(&domain, &join) {
+            return self.turn_away(cx, domain, why, reason);
         }
         let Some(entry) = self.domains.get_mut(&domain) else {
             return;

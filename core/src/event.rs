@@ -72,6 +72,8 @@ pub enum Event {
     NodeStarted { node: NodeId, address: String },
     /// A node waits for others that it needs; said soon, then ever more rarely.
     NodeWaits(Wait),
+    /// A node reached nobody who leads it for as long as it is patient: it ends, and if it is a gateway its domain with it.
+    GaveUp { node: NodeId, reason: String },
     /// A link carries frames.
     LinkUp { node: NodeId, peer: NodeId },
     /// A link does not any more.
@@ -221,6 +223,12 @@ pub enum Event {
         domain: DomainId,
         chain: Vec<String>,
     },
+    /// A domain cannot take part, and was sent away.
+    TurnedAway {
+        domain: DomainId,
+        why: Misfit,
+        reason: String,
+    },
     /// A domain is out of the round.
     DomainDropped {
         round: Round,
@@ -308,6 +316,16 @@ pub enum Objection {
     NotAsked,
     /// It cannot be used for another reason, which is told with it.
     Unusable,
+}
+
+/// Why a domain cannot take part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Misfit {
+    /// Its trainer has other tensors.
+    Model,
+    /// It holds a model that this coordinator never committed: it comes from another run, or the coordinator lost rounds.
+    Past,
 }
 
 impl Event {

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use crate::mutants;
 use crate::wire::{FrameHeader, Hello};
 
 /// Messages that may wait for an acknowledgement. A round needs a few per member; a peer that falls this far behind is cut off and told
@@ -67,7 +68,9 @@ impl Memory {
         self.sent = 0;
         if hello.incarnation == self.peer && hello.known == ours {
             self.acknowledge(hello.received);
-            self.waiting.retain(|waiting| waiting.outlives);
+            // Without the ladder what a broken connection carried is lost.
+            let retried = !mutants::is("sent-once");
+            self.waiting.retain(|waiting| waiting.outlives && retried);
             self.bytes = self
                 .waiting
                 .iter()

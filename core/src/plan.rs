@@ -70,6 +70,8 @@ pub struct RoundPlan {
     pub failed_limit: u32,
     /// How long closing may take.
     pub close_limit: Duration,
+    /// How long a node goes on with nobody in reach who leads it: as long as a coordinator without a quorum would.
+    pub patience: Duration,
     /// How an acknowledged contribution survives a restart of the coordinator.
     pub durability: Durability,
     /// Who explicitly takes no part in which round.

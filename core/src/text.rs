@@ -31,6 +31,16 @@ pub fn clip_to(text: impl Into<String>, bytes_max: usize) -> String {
     text
 }
 
+/// A span of time for people: `6 d 3 h`, `3 h 20 min`, `20 min` or `90 s`.
+pub fn span(seconds: u64) -> String {
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=3_599 => format!("{} min", seconds / 60),
+        3_600..=86_399 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
 /// Whether a character does something to a terminal, or to the order of what is read, instead of being seen.
 pub fn is_hidden(character: char) -> bool {
     let directs = matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::coordinator::DEADLINE_MOST;
 use crate::ids::NodeId;
 use crate::plan::{Deadline, Plan};
+use crate::text::span;
 use crate::time::Micros;
 
 /// After how long a wait is said: nodes that are started together have met by then.
@@ -45,78 +46,99 @@ pub fn needs(plan: &Plan, node: &NodeId) -> Vec<Need> {
     peers.filter(|need| is_gateway || need.leads).collect()
 }
 
-/// What is to be done about a wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Word {
-    /// Say that it waits.
-    Wait,
-    /// Say that it gives up, and end it.
-    GiveUp,
-}
-
-/// One node's wait. Whoever owns it looks around now and then and says what it sees.
-#[derive(Debug)]
+/// When a wait for somebody needed is said. Whoever owns it looks around now and then and says what it sees.
+#[derive(Debug, Default)]
 pub struct Waiting {
-    /// None for a coordinator.
-    patience: Option<Duration>,
-    /// Since when nobody who leads is in reach.
-    alone: Option<Micros>,
     /// When it is said next, and the span before.
     say: Option<(Micros, Duration)>,
 }
 
 impl Waiting {
-    /// A node that has reached nobody yet.
+    /// Takes in whether somebody needed is missing; true if it is time to say so.
+    pub fn look(&mut self, now: Micros, missing: bool) -> bool {
+        if !missing {
+            self.say = None;
+            return false;
+        }
+        let (due, span) = self.say.get_or_insert((now + SAY_FIRST, SAY_FIRST));
+        if now < *due {
+            return false;
+        }
+        *span = (*span * 4).min(SAY_MOST);
+        *due = now + *span;
+        true
+    }
+}
+
+/// How long a node goes on with nobody in reach who leads it.
+#[derive(Debug)]
+pub struct Patience {
+    /// None for a coordinator.
+    span: Option<Duration>,
+    /// Since when nobody who leads is in reach.
+    alone: Option<Micros>,
+}
+
+impl Patience {
+    /// Of a node that has reached nobody yet.
     pub fn new(plan: &Plan, node: &NodeId, now: Micros) -> Self {
-        Waiting {
-            patience: (*node != plan.coordinator).then(|| patience(plan)),
+        Patience {
+            span: (*node != plan.coordinator).then_some(plan.round.patience),
             alone: Some(now),
-            say: None,
         }
     }
 
-    /// Takes in who is there: whether somebody needed is missing, and whether somebody who leads is in reach.
-    pub fn look(&mut self, now: Micros, missing: bool, led: bool) -> Option<Word> {
+    /// Takes in whether somebody who leads is in reach; true once it is at an end.
+    pub fn look(&mut self, now: Micros, led: bool) -> bool {
         self.alone = match led {
             true => None,
             false => self.alone.or(Some(now)),
         };
-        if self.left(now) == Some(Duration::ZERO) {
-            return Some(Word::GiveUp);
-        }
-        if !missing {
-            self.say = None;
-            return None;
-        }
-        let (due, span) = self.say.get_or_insert((now + SAY_FIRST, SAY_FIRST));
-        if now < *due {
-            return None;
-        }
-        *span = (*span * 4).min(SAY_MOST);
-        *due = now + *span;
-        Some(Word::Wait)
+        self.left(now) == Some(Duration::ZERO)
     }
 
-    /// How long it waits for somebody who leads, if that ends.
-    pub fn patience(&self) -> Option<Duration> {
-        self.patience
+    /// How long it lasts, if it ends.
+    pub fn span(&self) -> Option<Duration> {
+        self.span
     }
 
-    /// How long it still waits, if its wait is one that ends.
+    /// How long it still lasts, if the node is alone and it ends.
     pub fn left(&self, now: Micros) -> Option<Duration> {
-        Some(self.patience?.saturating_sub(now.since(self.alone?)))
+        Some(self.span?.saturating_sub(now.since(self.alone?)))
     }
 }
 
 /// How long a coordinator that never gets its quorum goes on.
-fn patience(plan: &Plan) -> Duration {
-    let span = match plan.round.deadline {
+pub fn patience(deadline: Deadline, close_limit: Duration, failed_limit: u32) -> Duration {
+    let span = match deadline {
         Deadline::Fixed(span) => span,
         Deadline::Adaptive => DEADLINE_MOST,
     };
-    let round = span.saturating_add(plan.round.close_limit);
-    let rounds = round.saturating_mul(plan.round.failed_limit);
+    let rounds = span
+        .saturating_add(close_limit)
+        .saturating_mul(failed_limit);
     rounds.max(PATIENCE_LEAST)
+}
+
+/// A node and where it is dialled, for people.
+pub fn named(node: &NodeId, address: Option<&str>) -> String {
+    match address {
+        Some(address) => format!("{node} (udp {address})"),
+        None => format!("{node} (no address yet)"),
+    }
+}
+
+/// Why a node gives up that has reached none of those who lead it, each with where it is dialled.
+pub fn last_word(node: &NodeId, leads: &[(NodeId, Option<String>)], waited: Duration) -> String {
+    let leads = leads
+        .iter()
+        .map(|(peer, address)| named(peer, address.as_deref()));
+    let leads: Vec<String> = leads.collect();
+    format!(
+        "{node} has not reached {} for {} and gives up; is that node running, and can its UDP port be reached from here?",
+        leads.join(" or "),
+        span(waited.as_secs()),
+    )
 }
 
 #[cfg(test)]
@@ -166,62 +188,55 @@ mod tests {
         assert_eq!(leads("d1/n0"), [node("d0/n0")]);
     }
 
-    /// The words of a wait that is looked at every half second, with the second at which each is said.
-    fn words(
-        waiting: &mut Waiting,
-        seconds: std::ops::Range<u64>,
-        missing: bool,
-        led: bool,
-    ) -> Vec<(u64, Word)> {
-        let mut words = Vec::new();
-        for half in seconds.start * 2..seconds.end * 2 {
-            let word = waiting.look(Micros(half * 500_000), missing, led);
-            words.extend(word.map(|word| (half / 2, word)));
-            if word == Some(Word::GiveUp) {
-                break;
-            }
-        }
-        words
+    /// The seconds at which a wait that is looked at every half second is said.
+    fn said(waiting: &mut Waiting, seconds: std::ops::Range<u64>) -> Vec<u64> {
+        let halves = seconds.start * 2..seconds.end * 2;
+        let said = halves.filter(|half| waiting.look(Micros(half * 500_000), true));
+        said.map(|half| half / 2).collect()
+    }
+
+    fn second(second: u64) -> Micros {
+        Micros(second * 1_000_000)
     }
 
     /// "Waiting for nodes is never silent or endless." flower#4147, FLIP#992
     #[test]
-    fn a_wait_is_said_soon_then_rarely_and_ends() {
-        let mut plan = plan(&[2]);
-        plan.round.failed_limit = 60;
-        let mut waiting = Waiting::new(&plan, &node("d0/n1"), Micros(0));
-        // Rounds of 10 s that may take 5 s to close, 60 of them.
-        assert_eq!(waiting.left(Micros(0)), Some(Duration::from_secs(900)));
-        let said = words(&mut waiting, 0..2000, true, false);
-        let (last, waits) = said.split_last().unwrap();
-        assert_eq!(*last, (900, Word::GiveUp));
-        assert!(waits.iter().all(|(_, word)| *word == Word::Wait));
-        let seconds: Vec<u64> = waits.iter().map(|(second, _)| *second).collect();
-        assert_eq!(seconds, [2, 10, 42, 170, 470, 770]);
+    fn a_wait_is_said_soon_then_rarely_and_soon_again_after_somebody_was_there() {
+        let mut waiting = Waiting::default();
+        assert_eq!(said(&mut waiting, 0..1000), [2, 10, 42, 170, 470, 770]);
+        assert!(!waiting.look(second(1000), false));
+        assert_eq!(said(&mut waiting, 1001..1020), [1003, 1011]);
     }
 
     #[test]
+    fn patience_is_that_of_a_coordinator_without_a_quorum_and_ten_minutes_at_least() {
+        let (deadline, close) = (Duration::from_secs(10), Duration::from_secs(5));
+        let patience = |failed| patience(Deadline::Fixed(deadline), close, failed);
+        assert_eq!(patience(60), Duration::from_secs(900));
+        assert_eq!(patience(1), Duration::from_secs(600));
+    }
+
+    /// Field fault: without a coordinator nodes stop after the configured time. ray#64349, ray#33854, kuberay#1141.
+    #[test]
     fn who_is_led_waits_without_end_and_is_patient_anew_when_it_is_alone_again() {
         let mut plan = plan(&[2]);
-        plan.round.failed_limit = 1;
-        let mut waiting = Waiting::new(&plan, &node("d0/n1"), Micros(0));
-        assert!(words(&mut waiting, 0..500, true, false).len() < 6);
-        assert_eq!(words(&mut waiting, 500..5000, false, true), []);
-        assert_eq!(waiting.left(Micros(0)), None);
-        let said = words(&mut waiting, 5000..9000, true, false);
-        assert_eq!(said.first(), Some(&(5002, Word::Wait)));
-        assert_eq!(
-            said.last(),
-            Some(&(5600, Word::GiveUp)),
-            "never less than ten minutes"
-        );
+        plan.round.patience = Duration::from_secs(900);
+        let mut patience = Patience::new(&plan, &node("d0/n1"), second(0));
+        assert!(!patience.look(second(899), false));
+        assert_eq!(patience.left(second(899)), Some(Duration::from_secs(1)));
+        assert!(patience.look(second(900), false));
+        assert!(!patience.look(second(901), true), "somebody came after all");
+        assert_eq!(patience.left(second(901)), None);
+        assert!(!patience.look(second(9000), true));
+        assert!(!patience.look(second(9001), false));
+        assert!(!patience.look(second(9900), false));
+        assert!(patience.look(second(9901), false));
     }
 
     #[test]
     fn a_coordinator_waits_as_its_rounds_do() {
-        let mut waiting = Waiting::new(&plan(&[2]), &node("d0/n0"), Micros(0));
-        let said = words(&mut waiting, 0..100_000, true, false);
-        assert!(said.iter().all(|(_, word)| *word == Word::Wait));
-        assert_eq!(waiting.left(Micros(0)), None);
+        let mut patience = Patience::new(&plan(&[2]), &node("d0/n0"), second(0));
+        assert!(!patience.look(second(100_000_000), false));
+        assert_eq!(patience.left(second(0)), None);
     }
 }

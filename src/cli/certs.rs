@@ -195,7 +195,7 @@ fn keep(common: &Common, entry: &Entry, which: &str) -> bool {
     match common.format {
         Format::Json => print("found", common, entry),
         Format::Text => {
-            let left = show::span(entry.remaining_s);
+            let left = tombolo_core::text::span(entry.remaining_s);
             say!("nothing to do: {path} is valid for another {left}; {replace}");
         }
     }

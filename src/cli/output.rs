@@ -11,9 +11,8 @@ use tombolo::FederationError;
 use tombolo::federation::{
     DEPARTED, Ledger, NOT_DRAINED, STEPPED_DOWN, StateError, named, state_word,
 };
-use tombolo::identity::show::span;
 use tombolo_core::event::{Event, Finished, RoundRecord, Wait};
-use tombolo_core::text::{is_hidden, visible};
+use tombolo_core::text::{is_hidden, span, visible};
 
 /// How often the bar moves while nothing happens.
 const TICK: Duration = Duration::from_millis(125);
@@ -315,6 +314,10 @@ pub fn trouble(event: &Event) -> Option<String> {
         Event::DomainDropped { domain, reason, .. } => {
             format!("domain {domain} is out: {reason}")
         }
+        Event::TurnedAway { domain, reason, .. } => {
+            format!("domain {domain} was sent away: {reason}")
+        }
+        Event::GaveUp { reason, .. } => reason.clone(),
         Event::Stalled { domain, chain, .. } => {
             format!("work stands still in domain {domain}: {}", chain.join(", "))
         }
@@ -505,6 +508,15 @@ mod tests {
             Event::DomainDropped {
                 domain: "hq".parse().unwrap(),
                 round,
+                reason: reason.clone(),
+            },
+            Event::TurnedAway {
+                domain: "hq".parse().unwrap(),
+                why: tombolo_core::event::Misfit::Past,
+                reason: reason.clone(),
+            },
+            Event::GaveUp {
+                node: node.clone(),
                 reason: reason.clone(),
             },
             Event::ActorRestarted {

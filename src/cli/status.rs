@@ -8,9 +8,9 @@ use comfy_table::{CellAlignment, Table, presets};
 use super::output::{bytes, fail, print_line, refuse, waits};
 use super::{Common, Exit, Format};
 use tombolo::control::{LinkStatus, MembershipStatus, Status as Found, processes};
-use tombolo::identity::show::span;
 use tombolo::{Federation, FederationError};
 use tombolo_core::ids::NodeId;
+use tombolo_core::text::span;
 
 /// Where a topology keeps its state if it does not say.
 const STATE_DEFAULT: &str = "state";

@@ -1,19 +1,20 @@
 //! Whom the nodes of this process wait for: nodes of other processes that they need and do not reach.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::identity::show::span;
 use crate::world::address::Addresses;
 use tombolo_actors::coordinator::Board;
 use tombolo_actors::crew::Crew;
 use tombolo_actors::link::Wire;
+use tombolo_actors::node::Presence;
 use tombolo_core::event::{Event, Missing, Wait};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
 use tombolo_core::time::Micros;
-use tombolo_core::waiting::{self, Need, Word};
+use tombolo_core::waiting::{self, Need};
 
 /// How often the links are looked at.
 const LOOK: Duration = Duration::from_millis(500);
@@ -33,6 +34,7 @@ struct Waiter {
     address: String,
     needs: Vec<(Need, Arc<Wire>)>,
     board: Arc<Mutex<Board>>,
+    presence: Arc<Presence>,
     machine: Mutex<waiting::Waiting>,
 }
 
@@ -43,7 +45,6 @@ impl Waiting {
         addresses: Arc<Addresses>,
         clock: Clock,
     ) -> Self {
-        let now = clock();
         let nodes = crews.values().map(|crew| {
             let needs = waiting::needs(plan, &crew.node_id).into_iter();
             let elsewhere = needs.filter(|need| !crews.contains_key(&need.peer));
@@ -57,7 +58,8 @@ impl Waiting {
                     })
                     .collect(),
                 board: crew.board.clone(),
-                machine: Mutex::new(waiting::Waiting::new(plan, &crew.node_id, now)),
+                presence: crew.presence.clone(),
+                machine: Mutex::default(),
             }
         });
         Waiting {
@@ -67,22 +69,16 @@ impl Waiting {
         }
     }
 
-    /// Looks around until a node gives up, reporting each wait that is to be said; ends with the reason.
-    pub async fn watch(&self, report: &(dyn Fn(Event) + Send + Sync)) -> String {
+    /// Looks around without end, reporting each wait that is to be said.
+    pub async fn watch(&self, report: &(dyn Fn(Event) + Send + Sync)) -> Infallible {
         if self.nodes.is_empty() {
             return std::future::pending().await;
         }
         loop {
             let now = (self.clock)();
-            for waiter in &self.nodes {
-                match waiter.look(now) {
-                    Some(Word::Wait) => {
-                        let wait = waiter.wait(now, &self.addresses);
-                        wait.into_iter().map(Event::NodeWaits).for_each(report);
-                    }
-                    Some(Word::GiveUp) => return waiter.last_word(&self.addresses),
-                    None => {}
-                }
+            for waiter in self.nodes.iter().filter(|waiter| waiter.is_due(now)) {
+                let wait = waiter.wait(now, &self.addresses);
+                wait.into_iter().map(Event::NodeWaits).for_each(report);
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -107,20 +103,12 @@ impl Waiting {
 }
 
 impl Waiter {
-    fn look(&self, now: Micros) -> Option<Word> {
-        let led = |(need, wire): &(Need, Arc<Wire>)| need.leads && is_up(wire);
+    fn is_due(&self, now: Micros) -> bool {
         let missing = self.needs.iter().any(|(_, wire)| !is_up(wire));
-        let leads_itself = {
-            let board = self.board.lock();
-            board.unwrap_or_else(PoisonError::into_inner).acts
-        };
-        let led = leads_itself
-            || !self.needs.iter().any(|(need, _)| need.leads)
-            || self.needs.iter().any(led);
-        self.machine
-            .lock()
+        let machine = self.machine.lock();
+        machine
             .unwrap_or_else(PoisonError::into_inner)
-            .look(now, missing, led)
+            .look(now, missing)
     }
 
     fn wait(&self, now: Micros, addresses: &Addresses) -> Option<Wait> {
@@ -141,10 +129,9 @@ impl Waiter {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .progress;
-        let machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
         let left = match open {
             Some(open) => Some(open.deadline.since(now)),
-            None => machine.left(now),
+            None => self.presence.left(now),
         };
         Some(Wait {
             node: self.node.clone(),
@@ -156,30 +143,8 @@ impl Waiter {
             round: open.map(|open| open.round),
         })
     }
-
-    fn last_word(&self, addresses: &Addresses) -> String {
-        let leads = self.needs.iter().filter(|(need, _)| need.leads);
-        let leads: Vec<String> = leads
-            .map(|(need, _)| named(&need.peer, addresses.known(&need.peer).as_deref()))
-            .collect();
-        let machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
-        format!(
-            "{} has not reached {} for {} and gives up; is that node running, and can its UDP port be reached from here?",
-            self.node,
-            leads.join(" or "),
-            span(machine.patience().map_or(0, |patience| patience.as_secs())),
-        )
-    }
 }
 
 fn is_up(wire: &Wire) -> bool {
     wire.connection().is_some()
-}
-
-/// A node and where it is dialled, for people.
-pub fn named(node: &NodeId, address: Option<&str>) -> String {
-    match address {
-        Some(address) => format!("{node} (udp {address})"),
-        None => format!("{node} (no address yet)"),
-    }
 }

@@ -9,6 +9,7 @@ use serde::Serialize;
 use tombolo_actors::identity::IdentityError;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::{DomainPlan, Plan};
+use tombolo_core::text::span;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::bundle::{Bundle, Role};
@@ -90,7 +91,8 @@ pub fn show_plan(plan: &Plan, now: u64) -> Result<Vec<Entry>, IdentityError> {
         entries.push(Entry::of_root(&files, now));
         for node in &domain.nodes {
             if exists(&files.leaf(node.id.name()))? {
-                entries.push(Entry::of_leaf(&files, node.id.name(), now));
+                let entry = Entry::of_leaf(&files, node.id.name(), now);
+                entries.push(entry.belonging_to(&plan.name));
             }
         }
     }
@@ -105,7 +107,7 @@ pub fn show_root(domain: &DomainPlan, now: u64) -> Entry {
 /// One node's certificate.
 pub fn show_node(plan: &Plan, node: &NodeId, now: u64) -> Option<Entry> {
     let files = DomainFiles::of_plan(plan.domain(&node.domain())?);
-    Some(Entry::of_leaf(&files, node.name(), now))
+    Some(Entry::of_leaf(&files, node.name(), now).belonging_to(&plan.name))
 }
 
 impl Entry {
@@ -143,6 +145,18 @@ impl Entry {
             }
         }
         entry
+    }
+
+    /// Adds it as a problem if the certificate is one of another federation than the topology's.
+    fn belonging_to(mut self, federation: &str) -> Entry {
+        if let Some((_, found, _)) = spiffe::split(&self.spiffe_id)
+            && found != federation
+        {
+            self.problems.push(format!(
+                "is of federation {found:?}, the topology is of {federation:?}; issue it anew, or use the topology that it belongs to"
+            ));
+        }
+        self
     }
 
     /// What the certificate itself says.
@@ -238,14 +252,4 @@ fn check_leaf(
         .verify(certificate, &[], then, Role::Server)
         .map(drop)
         .map_err(|fault| fault.to_string())
-}
-
-/// `6 d 3 h`, `3 h 20 min`, `20 min` or `90 s`.
-pub fn span(seconds: u64) -> String {
-    match seconds {
-        0..=119 => format!("{seconds} s"),
-        120..=3_599 => format!("{} min", seconds / 60),
-        3_600..=86_399 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
-        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
-    }
 }

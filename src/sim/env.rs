@@ -17,6 +17,7 @@ use tombolo_actors::shell::panic_text;
 use tombolo_core::ids::NodeId;
 use tombolo_core::rng::Rng;
 use tombolo_core::time::Micros;
+use tombolo_core::wire::{Control, codec};
 
 use super::files::{DiskOfLife, MemoryDisk};
 use super::network::{self, Network};
@@ -48,6 +49,7 @@ pub struct SimEnv {
     clocks: Clocks,
     endpoints: AtomicU64,
     trainings: AtomicU64,
+    sends: AtomicU64,
 }
 
 impl SimEnv {
@@ -84,6 +86,7 @@ impl SimEnv {
             clocks: clocks.clone(),
             endpoints: AtomicU64::new(0),
             trainings: AtomicU64::new(0),
+            sends: AtomicU64::new(0),
         })
     }
 
@@ -96,6 +99,11 @@ impl SimEnv {
         let lived = self.alive.swap(false, Ordering::Relaxed);
         self.scope.close();
         lived
+    }
+
+    /// Whether this life has not ended.
+    pub fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Relaxed)
     }
 
     /// Stops this life's tasks, or lets them go on.
@@ -207,6 +215,17 @@ impl Env for SimEnv {
             cooperative(Timer::new(network, at)).await;
             result.map_err(|panic| OffloadPanicked(panic_text(panic.as_ref())))
         })
+    }
+
+    /// Of contributions, with the chance that the world was given.
+    fn send_fails(&self, _to: &NodeId, message: &[u8]) -> bool {
+        let share = self.world().map_or(0.0, |world| world.lock().failing_sends);
+        let contributes = || matches!(codec::decode(message), Ok(Control::Contribute(_)));
+        if share == 0.0 || !contributes() {
+            return false;
+        }
+        let nth = self.sends.fetch_add(1, Ordering::Relaxed);
+        self.derive("send", &nth.to_le_bytes()).next_f64() < share
     }
 
     /// The port counts; the address is always the node's own.

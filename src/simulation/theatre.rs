@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +30,12 @@ use crate::sim::SimWorld;
 
 /// How long nodes may take, in virtual time, to hear that the run is over.
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
+
+/// How often it is looked, in virtual time, whether anybody is left.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Nodes that one look is at. Steps of the clock grow with the federation, and so do looks: each at everybody would take longer than all else.
+const LOOKED_AT: usize = 32;
 
 /// Where every node listens, until it is replaced by a new machine.
 const PORT: u16 = 7000;
@@ -82,6 +89,8 @@ pub(super) struct Theatre {
     pub papers: BTreeMap<NodeId, Papers>,
     /// How often each node was replaced by a new machine.
     pub machines: Mutex<BTreeMap<NodeId, u16>>,
+    /// How often it was looked at.
+    pub looks: AtomicUsize,
 }
 
 /// The actors of each node that was started; of one that is down, its last ones.
@@ -124,11 +133,32 @@ impl Theatre {
                 Phase::Ends => weather.end(nth)?,
             }
         }
-        let finished = self.record.ledger.finished().await;
+        let finished = tokio::select! {
+            biased;
+            finished = self.record.ledger.finished() => finished,
+            () = self.abandoned(world, crews) => {
+                let reason = "the coordinator is gone, and everybody else has given up";
+                Finished::without_rounds(reason.to_owned())
+            }
+        };
         let now = world.now();
         self.record.log().checker.on_end(now, &finished);
         self.leave(world, crews).await;
         Ok(finished)
+    }
+
+    /// Ends once nobody is left who could say that the run is over: the coordinator is down, and every other node is, too, or has ended.
+    async fn abandoned(&self, world: &SimWorld, crews: &Crews) {
+        loop {
+            world.sleep(LOOK).await;
+            let has_ended = |(node, crew): (&NodeId, &Crew)| {
+                let gave_up = *node != self.plan.coordinator && crew.left.borrow().is_some();
+                gave_up || !world.is_up(node)
+            };
+            if crews.borrow().iter().all(has_ended) {
+                return;
+            }
+        }
     }
 
     /// When a node's power goes, its neighbours cannot READ its memory any more, and its disk is all that is left of it.
@@ -140,14 +170,16 @@ impl Theatre {
         });
     }
 
-    /// How full everything is.
+    /// How full everything is; of a large federation a part, another one each time.
     pub fn look(&self, world: &SimWorld, crews: &Crews) {
         let crews = crews.borrow();
-        let mut look = Look {
-            network: world.load(),
-            ..Look::default()
-        };
-        for (node, crew) in crews.iter() {
+        let parts = crews.len().div_ceil(LOOKED_AT).max(1);
+        let part = self.looks.fetch_add(1, Ordering::Relaxed) % parts;
+        let mut look = Look::default();
+        if part == 0 {
+            look.network = world.load();
+        }
+        for (node, crew) in crews.iter().skip(part).step_by(parts) {
             look.queues.insert(node.clone(), crew.longest_queue());
             let fullest = crew.outboxes.values().map(|outbox| outbox.waiting()).max();
             look.outboxes

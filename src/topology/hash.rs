@@ -109,6 +109,7 @@ impl SharedKeys {
             grace,
             failed_limit,
             close_limit,
+            patience: _,
             durability: _,
             absent,
         } = round;

@@ -5,6 +5,26 @@ use std::os::unix::fs::PermissionsExt;
 
 use crate::fixture::{Workspace, pinned};
 
+/// A node with such a certificate would be refused by everybody.
+#[test]
+fn a_certificate_of_another_federation_is_a_problem() {
+    let workspace = Workspace::new(&pinned(2));
+    workspace.run("certs init topology.toml").expect(0);
+    workspace.run("certs issue topology.toml").expect(0);
+    workspace.run("certs show topology.toml").expect(0);
+    let other = pinned(2).replace("name = \"pinned\"", "name = \"other\"");
+    workspace.write("topology.toml", &other);
+    let shown = workspace.run("certs show topology.toml").expect(1);
+    let nodes = shown.events("certificate").into_iter();
+    let nodes: Vec<_> = nodes.filter(|entry| entry["kind"] == "node").collect();
+    assert_eq!(nodes.len(), 9, "{shown:#?}");
+    for node in nodes {
+        let problem = node["problems"][0].as_str().unwrap();
+        let both = "is of federation \"pinned\", the topology is of \"other\"";
+        assert!(problem.starts_with(both), "{node}");
+    }
+}
+
 #[test]
 fn domains_are_made_nodes_certified_and_all_is_shown() {
     let workspace = Workspace::new(&pinned(2));

@@ -2,11 +2,13 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::Value;
 
-use crate::fixture::{Workspace, now, pinned};
+use crate::fixture::{Process, Workspace, hash_of, now, pinned};
 
 /// Much more than a refusal takes, and less than nodes are given to hear that a run is over.
 const AT_ONCE: Duration = Duration::from_millis(4500);
@@ -131,6 +133,51 @@ fn a_report_that_cannot_be_written_hides_no_other_reason() {
             assert!(ended, "{output:#?}");
         }
     }
+}
+
+/// Field fault: a disk that takes nothing gives a clear error and follows the policy. It ends the run, naming the file; what was committed
+/// stays, and once there is room the run goes on from it to the undisturbed model. pytorch-lightning#688, CellBender#253.
+#[test]
+fn a_disk_that_takes_nothing_ends_the_run_by_name_and_the_run_goes_on_later() {
+    let workspace = Workspace::new(&pinned(30));
+    let script = |before: &str, command: &str| {
+        let mut shell = Command::new("bash");
+        // Without the signal the write itself fails.
+        let script = format!("trap '' XFSZ; {before} exec \"$0\" {command} --format json");
+        shell
+            .args(["-c", &script, env!("CARGO_BIN_EXE_tombolo")])
+            .current_dir(workspace.path());
+        Process::spawn(shell)
+    };
+    let state = workspace.path().join("state").display().to_string();
+    let mut run = script("", "run topology.toml");
+    run.until_rounds(1);
+    let none = Rlimit {
+        current: Some(0),
+        maximum: None,
+    };
+    let pid = Pid::from_raw(run.id() as i32);
+    prlimit(pid, Resource::Fsize, none).unwrap();
+    let output = run.end().expect(1);
+    let committed = output.events("round").len();
+    assert!(committed < 30, "{output:#?}");
+    let reason = output.finished()["reason"].as_str().unwrap().to_owned();
+    for part in ["could not be committed", &state, "File too large"] {
+        assert!(reason.contains(part), "{part}: {reason}");
+    }
+    let rest = workspace.run("run topology.toml --resume").expect(0);
+    assert_eq!(rest.finished()["committed"], 30);
+    assert_eq!(rest.hash(), hash_of(&pinned(30)));
+
+    // Before anybody joins it is no different.
+    std::fs::remove_dir_all(&state).unwrap();
+    let output = script("ulimit -f 0;", "run topology.toml").end().expect(1);
+    let said = output.errors();
+    assert!(
+        said.contains(&state) && said.contains("File too large"),
+        "{said}"
+    );
+    assert_eq!(output.events("round").len(), 0);
 }
 
 /// Who knows a node's reset key can end its connections.

@@ -66,6 +66,7 @@ pub fn plan(folder: &Path) -> Plan {
             grace: Duration::ZERO,
             failed_limit: 1,
             close_limit: Duration::ZERO,
+            patience: Duration::from_secs(900),
             durability: Durability::Resend,
             absent: Default::default(),
         },

@@ -32,6 +32,7 @@ pub fn defaults() -> Plan {
             grace: Duration::from_secs(2),
             failed_limit: 3,
             close_limit: Duration::from_secs(30),
+            patience: Duration::from_secs(900),
             durability: Durability::Resend,
             absent: BTreeMap::new(),
         },

@@ -124,6 +124,22 @@ impl Fleet {
         panic!("{what} does not come: {last:#}");
     }
 
+    /// Reads on what everybody says until something holds.
+    #[track_caller]
+    pub fn until_true(&mut self, what: &str, holds: impl Fn(&mut Self) -> bool) {
+        for _ in 0..LOOKS {
+            if holds(self) {
+                return;
+            }
+            for process in self.processes.values_mut() {
+                process.listen(Duration::ZERO);
+            }
+            let coordinator = self.coordinator();
+            self.process(&coordinator).listen(MOMENT);
+        }
+        panic!("{what} does not come");
+    }
+
     /// Waits until a node stands so.
     #[track_caller]
     pub fn until_state(&mut self, node: &str, state: &str) -> Value {
@@ -149,7 +165,7 @@ impl Fleet {
     }
 
     /// Ends the run and waits for everybody.
-    pub fn stop(mut self) -> BTreeMap<String, Output> {
+    pub fn stop(&mut self) -> BTreeMap<String, Output> {
         let coordinator = self.coordinator();
         self.signal(&coordinator, Signal::INT);
         let nodes: Vec<String> = self.processes.keys().cloned().collect();
@@ -161,6 +177,12 @@ impl Fleet {
             })
             .collect()
     }
+}
+
+/// A number that a longer run of the same test sets in its environment.
+pub fn from_environment(variable: &str, default: u64) -> u64 {
+    let set = std::env::var(variable).ok();
+    set.map_or(default, |number| number.parse().unwrap())
 }
 
 /// What a status says of a node.

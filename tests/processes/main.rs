@@ -2,10 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod chaos;
+mod clients;
 #[allow(dead_code, reason = "shared with another test")]
 #[path = "../cli/fixture.rs"]
 mod fixture;
 mod fleet;
+mod journal;
 mod kills;
 mod leave;
 mod promotion;
+mod replay;

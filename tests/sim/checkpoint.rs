@@ -1,10 +1,13 @@
 //! What a node writes down: versions, damage, orphans, and who may end a round.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tombolo::sim::SimWorld;
 use tombolo::topology;
-use tombolo_actors::checkpoint::{Checkpoint, CheckpointError, FORMAT, Loaded, Message, State};
+use tombolo_actors::checkpoint::{
+    Checkpoint, CheckpointError, FORMAT, Loaded, Message, State, Store,
+};
 use tombolo_actors::env::{Class, Files};
 use tombolo_actors::shell::{Census, Handle, Stage, supervise};
 use tombolo_actors::slab::Pool;
@@ -201,6 +204,110 @@ fn a_crash_before_the_record_leaves_an_orphan_which_is_removed() {
             .unwrap();
         assert_eq!(node.loaded().await.round, 1);
         assert_eq!(node.files.list("states").unwrap().len(), 1);
+    });
+}
+
+/// A start reads as little after many rounds as after few, and still finds what is missing. STORE-2
+#[test]
+fn a_start_reads_the_newest_records_only() {
+    const ABORTED: u64 = 3;
+    with_node(|node| async move {
+        let mut reads = Vec::new();
+        for rounds in [20, 200] {
+            let last = node.load(CONFIGURATION).await.unwrap();
+            let last = last.map_or(0, |loaded| loaded.last.record.round);
+            for round in last + 1..=rounds {
+                node.commit(round).await.unwrap();
+            }
+            for round in rounds + 1..=rounds + ABORTED {
+                let mut aborted = record(round, &[]);
+                aborted.state = RoundState::Aborted;
+                let tally = (rounds, 0, round - rounds);
+                let checkpoint = node.checkpoint(CONFIGURATION);
+                let asked = checkpoint.ask(|reply| Message::Abort(aborted, tally, reply));
+                asked.await.unwrap().unwrap();
+            }
+            let counting = Arc::new(Counting(node.files.clone(), AtomicU64::new(0)));
+            let checkpoint = node.checkpoint_on(counting.clone());
+            let asked = checkpoint.ask(|reply| Message::Load(layout(), reply));
+            let found = asked.await.unwrap().unwrap().committed.unwrap();
+            assert_eq!(
+                (found.round, found.last.record.round),
+                (rounds, rounds + ABORTED)
+            );
+            reads.push(counting.1.load(Ordering::Relaxed));
+            for round in rounds + 1..=rounds + ABORTED {
+                node.files
+                    .remove(&format!("commits/{round:06}.json"))
+                    .unwrap();
+            }
+        }
+        assert!(reads[1] <= reads[0] + 1 && reads[1] < 20, "{reads:?}");
+        // Whatever is gone is missed, wherever it was.
+        node.files.remove("commits/000007.json").unwrap();
+        let refusal = node.refusal(CONFIGURATION).await.to_string();
+        assert!(refusal.contains("commits/000007.json is due"), "{refusal}");
+    });
+}
+
+/// Counts what is read.
+struct Counting(Arc<dyn Files>, AtomicU64);
+
+impl Files for Counting {
+    fn read(&self, path: &str) -> std::io::Result<Vec<u8>> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.read(path)
+    }
+
+    fn replace(&self, path: &str, parts: &[&[u8]]) -> std::io::Result<()> {
+        self.0.replace(path, parts)
+    }
+
+    fn create(&self, path: &str, contents: &[u8]) -> std::io::Result<()> {
+        self.0.create(path, contents)
+    }
+
+    fn list(&self, folder: &str) -> std::io::Result<Vec<String>> {
+        self.0.list(folder)
+    }
+
+    fn remove(&self, path: &str) -> std::io::Result<()> {
+        self.0.remove(path)
+    }
+
+    fn settle(&self, folder: &str) -> std::io::Result<()> {
+        self.0.settle(folder)
+    }
+}
+
+/// A record says which run it is of. One of another run is refused, naming both; one that does not say is of a version before this.
+#[test]
+fn a_record_of_another_run_is_refused_and_one_that_does_not_say_is_not() {
+    with_node(|node| async move {
+        let of_run = |run: u8| {
+            let store = Store::new(node.files.clone(), CONFIGURATION, 1, Pool::default());
+            store.of_run(Hash([run; 32]))
+        };
+        of_run(1).commit(&layout(), &state(1)).unwrap();
+        assert!(of_run(1).load(&layout()).is_ok());
+        // Who does not know the run judges by the rest.
+        node.loaded().await;
+        let refused = of_run(2).load(&layout()).err().unwrap();
+        let (expected, found) = (Hash([2; 32]), Hash([1; 32]));
+        let path = "commits/000001.json".to_owned();
+        let foreign = CheckpointError::ForeignRecord {
+            path: path.clone(),
+            expected,
+            found,
+        };
+        assert_eq!(refused, foreign);
+        let written = node.files.read(&path).unwrap();
+        let mut record: serde_json::Value = serde_json::from_slice(&written).unwrap();
+        assert_eq!(record["run"], found.to_string());
+        record.as_object_mut().unwrap().remove("run");
+        let old = serde_json::to_vec(&record).unwrap();
+        node.files.replace(&path, &[&old]).unwrap();
+        assert!(of_run(2).load(&layout()).is_ok());
     });
 }
 

@@ -160,8 +160,8 @@ impl Theatre {
     }
 }
 
-fn play<F: Future<Output = ()> + 'static>(scene: impl FnOnce(Theatre) -> F) {
-    let world = SimWorld::new(SEED);
+fn play<F: Future<Output = ()> + 'static>(seed: u64, scene: impl FnOnce(Theatre) -> F) {
+    let world = SimWorld::new(seed);
     let inside = world.clone();
     let played = world.run(move |_| scene(Theatre::new(inside)));
     played.unwrap();
@@ -171,7 +171,12 @@ fn play<F: Future<Output = ()> + 'static>(scene: impl FnOnce(Theatre) -> F) {
 /// is counted twice, and nobody flaps.
 #[test]
 fn a_duplicate_of_a_live_node_is_refused_until_that_is_dead() {
-    play(|theatre| async move {
+    of_a_live_node(SEED);
+}
+
+/// The same in any world.
+pub fn of_a_live_node(seed: u64) {
+    play(seed, |theatre| async move {
         theatre.start_everybody();
         theatre.until(secs(3)).await;
         let twin = theatre.start("plant/d", "plant/twin");
@@ -208,7 +213,7 @@ fn a_duplicate_of_a_live_node_is_refused_until_that_is_dead() {
 /// A refused duplicate goes on asking, and so takes over by itself.
 #[test]
 fn a_duplicate_that_waits_takes_over_when_the_other_dies() {
-    play(|theatre| async move {
+    play(SEED, |theatre| async move {
         theatre.start_everybody();
         theatre.until(secs(2)).await;
         theatre.start("plant/gate", "plant/twin");
@@ -229,7 +234,7 @@ fn a_duplicate_that_waits_takes_over_when_the_other_dies() {
 /// flower#3308: a node that comes back from a new address is the same node; its peers notice within a heartbeat, wherever they had met it.
 #[test]
 fn a_node_that_comes_back_from_a_new_address_is_the_same_node() {
-    play(|theatre| async move {
+    play(SEED, |theatre| async move {
         theatre.start_everybody();
         theatre.until(secs(2)).await;
         // One that dials, and one that is dialled and whose name must be resolved anew.

@@ -2,17 +2,24 @@
 
 #![allow(clippy::unwrap_used, reason = "tests say with a panic what went wrong")]
 
+mod abandoned;
 mod actors;
 mod checkpoint;
 mod crash_points;
+mod crowd;
 mod dropout;
 mod duplicate;
 mod each;
+mod evictions;
 mod faults;
 mod membership;
+mod mutants;
+mod node_crash_points;
 mod nodes;
+mod partitions;
 mod probe;
 mod promotion;
 mod restart;
 mod seeds;
+mod sends;
 mod storm;

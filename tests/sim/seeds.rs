@@ -1,5 +1,7 @@
 //! Many seeds: whatever happens, the run ends, nothing is violated, and the same seed does the same thing again.
 
+use std::ops::Range;
+
 use tombolo::simulation::{
     Simulation, SimulationReport, crash, millis, panic, partition, restart, secs, slow,
 };
@@ -56,13 +58,20 @@ fn run(seed: u64) -> SimulationReport {
         .unwrap_or_else(|error| panic!("seed {seed}: {error}"))
 }
 
-/// The seeds of a test; `NAME=1000..2000` in the environment tries others.
-pub fn range(name: &str, usual: std::ops::Range<u64>) -> std::ops::Range<u64> {
-    let given = std::env::var(name).ok();
-    let given = given.as_deref().and_then(|text| text.split_once(".."));
-    given.map_or(usual, |(from, until)| {
-        from.parse().unwrap()..until.parse().unwrap()
-    })
+/// The seeds of a test; `NAME=1000..2000` in the environment tries others, `NAME=50` the first fifty.
+pub fn range(name: &str, usual: Range<u64>) -> Range<u64> {
+    match std::env::var(name).ok() {
+        None => usual,
+        Some(text) => match text.split_once("..") {
+            Some((from, until)) => from.parse().unwrap()..until.parse().unwrap(),
+            None => 0..text.parse().unwrap(),
+        },
+    }
+}
+
+/// A number of a test that the environment may change.
+pub fn number(name: &str, usual: u64) -> u64 {
+    std::env::var(name).map_or(usual, |text| text.parse().unwrap())
 }
 
 /// An actor that the node has.

@@ -4,11 +4,12 @@
 //! cargo xtask check    formatting, lints, tidy; never writes
 //! cargo xtask fix      formats, and applies the lints' suggestions
 //! cargo xtask tidy     the rules that are ours alone: see `tidy.rs`
-//! cargo xtask soak     longer proofs than a change needs; figures go to docs/RESULTS.md
+//! cargo xtask soak     longer proofs than a change needs, all or some by name; figures go to docs/RESULTS.md
 //! ```
 
 #![forbid(unsafe_code)]
 
+mod soak;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
-const USAGE: &str = "usage: cargo xtask check | fix | tidy | soak";
+const USAGE: &str = "usage: cargo xtask check | fix | tidy | soak [--list] [WHAT...]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,7 +26,11 @@ fn main() -> ExitCode {
         ["check"] => check(),
         ["fix"] => fix(),
         ["tidy"] => tidy(),
-        ["soak"] => soak(),
+        ["soak", "--list"] => {
+            soak::list();
+            Ok(())
+        }
+        ["soak", ref names @ ..] => soak::run(&root(), names),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())
@@ -75,26 +80,6 @@ fn fix() -> Result<()> {
         "--allow-staged",
     ])?;
     cargo(&["fmt", "--all"])
-}
-
-/// Simulations by the thousand, each of the first kind twice, in release.
-fn soak() -> Result<()> {
-    for (name, seeds, test) in [
-        ("TOMBOLO_SEEDS", "1000..3000", "seeds"),
-        ("TOMBOLO_STORMS", "1000..1400", "storm"),
-    ] {
-        let status = Command::new(env!("CARGO"))
-            .args(["test", "--release", "--test", "sim", test])
-            .env(name, seeds)
-            .current_dir(root())
-            .status()
-            .context("cargo does not start")?;
-        if !status.success() {
-            bail!("{test} failed: its message names the seed");
-        }
-        println!("{test}: {seeds}: all ended well");
-    }
-    Ok(())
 }
 
 fn tidy() -> Result<()> {

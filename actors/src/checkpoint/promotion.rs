@@ -4,7 +4,7 @@
 //! before it is refused here, whatever it still has in hand. What two of them might write at once and is not created if absent, states and
 //! notes, bears the coordinator's *term* in its name: the epoch in which it took the store up. So neither ever overwrites the other's.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{CheckpointError, Store, state};
 use tombolo_core::ids::{Epoch, NodeId};
@@ -46,7 +46,8 @@ impl Store {
         self.check_acting()?;
         if let Some(shared) = &self.shared {
             let epoch = self.last_view()?.map_or(0, |view| view.epoch);
-            shared.term.0.store(epoch, Ordering::Relaxed);
+            let run = self.probe()?.map(|probe| probe.run);
+            shared.term.begin(epoch, run);
         }
         Ok(())
     }
@@ -73,9 +74,8 @@ impl Store {
             return Err(CheckpointError::NoProbe { path });
         };
         self.claim(probe.run)?;
-        let history = self.history()?;
-        if let Some(newest) = history.iter().rfind(|record| record.state.is_some()) {
-            let folder = super::store::folder_of(newest);
+        if let Some(newest) = self.newest_stated(self.ended()?)? {
+            let folder = super::store::folder_of(&newest);
             state::verify(self.files.as_ref(), &folder, &newest.record)?;
         }
         let last = self.last_view()?.unwrap_or_else(|| View::first(plan));
@@ -96,12 +96,24 @@ impl Store {
     }
 }
 
-/// The epoch in which this node took the store up; outlives the actor. 0 where nobody shares it.
+/// In which epoch this node took the store up, and of which run it is; outlives the actor. Nothing where nobody shares the store.
 #[derive(Debug, Clone, Default)]
-pub struct Term(std::sync::Arc<AtomicU64>);
+pub struct Term(Arc<Mutex<(Epoch, Option<Hash>)>>);
 
 impl Term {
     pub(crate) fn epoch(&self) -> Epoch {
-        self.0.load(Ordering::Relaxed)
+        self.lock().0
+    }
+
+    pub(super) fn run(&self) -> Option<Hash> {
+        self.lock().1
+    }
+
+    fn begin(&self, epoch: Epoch, run: Option<Hash>) {
+        *self.lock() = (epoch, run);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Epoch, Option<Hash>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -12,6 +12,7 @@ use crate::env::Files;
 use crate::slab::Pool;
 use tombolo_core::event::RoundRecord;
 use tombolo_core::ids::Round;
+use tombolo_core::mutants;
 use tombolo_core::tensor::{Hash, Layout};
 
 /// Committed states that are kept whatever `checkpoint.every` says: the newest, and one to fall back on should its bytes rot.
@@ -22,6 +23,8 @@ const STATES_KEPT: usize = 2;
 pub struct Store {
     pub(super) files: Arc<dyn Files>,
     pub(super) configuration: Hash,
+    /// None where nobody knows it.
+    run: Option<Hash>,
     every: u64,
     pool: Pool,
     pub(super) shared: Option<Shared>,
@@ -33,10 +36,18 @@ impl Store {
         Store {
             files,
             configuration,
+            run: None,
             every,
             pool,
             shared: None,
         }
+    }
+
+    /// The same, for a run that has a name; zeros are none.
+    #[must_use]
+    pub fn of_run(mut self, run: Hash) -> Self {
+        self.run = (run != Hash::default()).then_some(run);
+        self
     }
 
     /// The newest committed state, whole and verified, if there is one, and what is written down of the round after it. Removes what a crash
@@ -51,18 +62,18 @@ impl Store {
         self.begin_term()?;
         // A record that a killed process did not live to synchronize counts from here on, so it must stay.
         self.settle("commits")?;
-        let mut history = self.history()?;
-        let stated = history.iter().rfind(|record| record.state.is_some());
-        let loaded = match stated {
+        let ended = self.ended()?;
+        let last = (ended > 0).then(|| self.checked(ended)).transpose()?;
+        let stated = self.newest_stated(ended)?;
+        let loaded = match &stated {
             None => None,
             Some(stated) => {
                 let read = self.read(stated, layout);
-                Some(read.map_err(|error| self.fallback(error, stated, &history))?)
+                Some(read.map_err(|error| self.fallback(error, stated))?)
             }
         };
-        self.tidy(&history);
-        let open = self.resumed(history.len() as Round)?;
-        let last = history.pop();
+        self.tidy(ended);
+        let open = self.resumed(ended)?;
         let committed = last.map(|last| match loaded {
             Some(loaded) => Loaded { last, ..loaded },
             None => Loaded {
@@ -96,50 +107,42 @@ impl Store {
     }
 
     /// Why the newest state cannot be used, and which one before it could be copied.
-    fn fallback(
-        &self,
-        error: CheckpointError,
-        newest: &CommitRecord,
-        history: &[CommitRecord],
-    ) -> CheckpointError {
-        let verifies = |record: &&CommitRecord| {
-            record.record.round < newest.record.round
-                && record.state.is_some()
-                && state::verify(self.files.as_ref(), &folder_of(record), &record.record).is_ok()
+    fn fallback(&self, error: CheckpointError, newest: &CommitRecord) -> CheckpointError {
+        let verifies = |round: &Round| {
+            let record = self.checked(*round).ok();
+            record.is_some_and(|record| {
+                record.state.is_some()
+                    && state::verify(self.files.as_ref(), &folder_of(&record), &record.record)
+                        .is_ok()
+            })
         };
         CheckpointError::Newest {
             round: newest.record.round,
             why: Box::new(error),
-            intact: history
-                .iter()
-                .rev()
-                .find(verifies)
-                .map(|record| record.record.round),
+            intact: (1..newest.record.round).rev().find(verifies),
         }
     }
 
-    /// The commit records, which must be one history: rounds 1, 2, 3 without a gap, each what its name says, each with a state exactly if it
-    /// was committed.
-    pub(super) fn history(&self) -> Result<Vec<CommitRecord>, CheckpointError> {
+    /// Which run's, as far as that is known.
+    fn run(&self) -> Option<Hash> {
+        let shared = self.shared.as_ref();
+        shared.and_then(|shared| shared.term.run()).or(self.run)
+    }
+
+    /// How many rounds have ended. Their records must be one history: rounds 1, 2, 3 without a gap. Only names are read, so that a start
+    /// costs as little after a million rounds as after ten; a record that rotted in the middle is found by whoever verifies.
+    pub(super) fn ended(&self) -> Result<Round, CheckpointError> {
         // Before the records: another coordinator may be writing, and writes a state only once the record before it is there.
         let states = self.list("states")?;
-        let mut history = Vec::new();
-        for (index, name) in self.list("commits")?.iter().enumerate() {
-            let round = index as Round + 1;
-            let path = format!("commits/{name}");
-            let record: CommitRecord = json(self.files.as_ref(), &path)?;
-            if record.configuration != self.configuration {
-                return Err(CheckpointError::OtherRun {
-                    expected: self.configuration,
-                    found: record.configuration,
-                });
+        let names = self.list("commits")?;
+        for (index, name) in names.iter().enumerate() {
+            let path = record_path(index as Round + 1);
+            if path != format!("commits/{name}") {
+                let reason = format!("{path} is due: records are missing, or are not ours");
+                return Err(damaged(&format!("commits/{name}"), reason));
             }
-            record
-                .check(name, round)
-                .map_err(|reason| damaged(&path, reason))?;
-            history.push(record);
         }
-        let ended = history.len() as Round;
+        let ended = names.len() as Round;
         for name in states {
             let round = state::round_of(&name);
             if let Some(round) = round.filter(|round| *round > ended + 1) {
@@ -149,7 +152,45 @@ impl Store {
                 return Err(damaged(&format!("states/{name}"), reason));
             }
         }
-        Ok(history)
+        Ok(ended)
+    }
+
+    /// A record that is what its name says, and of this run and configuration, with a state exactly if its round was committed.
+    fn checked(&self, round: Round) -> Result<CommitRecord, CheckpointError> {
+        let path = record_path(round);
+        let record = self.record(round)?;
+        if record.configuration != self.configuration {
+            return Err(CheckpointError::OtherRun {
+                expected: self.configuration,
+                found: record.configuration,
+            });
+        }
+        if let (Some(expected), Some(found)) = (self.run(), record.run)
+            && expected != found
+        {
+            return Err(CheckpointError::ForeignRecord {
+                path,
+                expected,
+                found,
+            });
+        }
+        let checked = record.check(&format!("{round:06}.json"), round);
+        checked.map_err(|reason| damaged(&path, reason))?;
+        Ok(record)
+    }
+
+    /// The last round that was committed: behind it are only those that failed, few by `failed_limit`.
+    pub(super) fn newest_stated(
+        &self,
+        ended: Round,
+    ) -> Result<Option<CommitRecord>, CheckpointError> {
+        for round in (1..=ended).rev() {
+            let record = self.checked(round)?;
+            if record.state.is_some() {
+                return Ok(Some(record));
+            }
+        }
+        Ok(None)
     }
 
     pub(super) fn list(&self, folder: &str) -> Result<Vec<String>, CheckpointError> {
@@ -187,6 +228,9 @@ impl Store {
         }
         let name = state::name(&state.record, self.term());
         let folder = format!("states/{name}");
+        if mutants::is("record-first") {
+            self.end(state.record.clone(), state.tally, Some(name.clone()))?;
+        }
         state::write(self.files.as_ref(), &folder, layout, state)?;
         self.end(state.record.clone(), state.tally, Some(name))
     }
@@ -207,6 +251,7 @@ impl Store {
         let commit = CommitRecord {
             format: FORMAT,
             configuration: self.configuration,
+            run: self.run(),
             record,
             state,
             tally,
@@ -230,12 +275,8 @@ impl Store {
         if self.record(ended).is_err() {
             return;
         }
-        let named = |round: Round, name: &str| {
-            let record = self.record(round).ok();
-            record.is_some_and(|record| record.state.as_deref() == Some(name))
-        };
         // A state of the next round may be another coordinator's, about to be recorded.
-        let surplus = self.surplus(ended, ended, |round| round % self.every != 0, named);
+        let surplus = self.surplus(ended, ended, |round| round % self.every != 0, self.named());
         let Ok(mut surplus) = surplus.inspect_err(warn) else {
             return;
         };
@@ -252,21 +293,33 @@ impl Store {
         self.remove(surplus);
     }
 
-    /// The same for all that earlier lives left behind, once the newest state was read.
-    fn tidy(&self, history: &[CommitRecord]) {
-        let named = |round: Round, name: &str| {
-            let index = (round as usize).checked_sub(1);
-            let record = index.and_then(|index| history.get(index));
-            record.is_some_and(|record| record.state.as_deref() == Some(name))
+    /// The same for all that earlier lives left behind, once the newest state was read. Of rounds whose state is kept no record is read
+    /// unless there are two states of one.
+    fn tidy(&self, ended: Round) {
+        let states = self.list("states").unwrap_or_default();
+        let of = |round: Round| {
+            let same = |name: &&String| state::round_of(name) == Some(round);
+            states.iter().filter(same).count()
         };
-        let ended = history.len() as Round;
         let orphans = match self.shared {
             Some(_) => ended,
             None => ended + 1,
         };
-        let surplus = self.surplus(ended, orphans, |_| true, named);
-        if let Ok(surplus) = surplus.inspect_err(warn) {
+        let looked_at =
+            |round: Round| round > ended || !round.is_multiple_of(self.every) || of(round) > 1;
+        if let Ok(surplus) = self
+            .surplus(ended, orphans, looked_at, self.named())
+            .inspect_err(warn)
+        {
             self.remove(surplus);
+        }
+    }
+
+    /// Whether a round's record names a state.
+    fn named(&self) -> impl Fn(Round, &str) -> bool {
+        |round, name| {
+            let record = self.record(round).ok();
+            record.is_some_and(|record| record.state.as_deref() == Some(name))
         }
     }
 
@@ -303,7 +356,12 @@ impl Store {
                 continue;
             }
             let is_committed = named(round, name);
-            if is_committed && newest < STATES_KEPT {
+            let kept = if mutants::is("last-good-removed") {
+                0
+            } else {
+                STATES_KEPT
+            };
+            if is_committed && newest < kept {
                 newest += 1;
                 surplus.newest = surplus.newest.max(Some(round));
             } else if !(is_committed && round.is_multiple_of(self.every)) {

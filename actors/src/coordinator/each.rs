@@ -1,7 +1,7 @@
 //! The fold of a rule that must see each update: one chunk of every node at a time, so that the memory does not grow with the model.
 
 use super::Setup;
-use super::sums::{Domain, Source, Trouble, source, tensors, wrong};
+use super::sums::{Domain, Source, Spoilt, Trouble, chunk_of, sources, tensors, wrong};
 use crate::aggregate::{self, Folder};
 use crate::env::{Work, work};
 use crate::slab::SlabMut;
@@ -18,6 +18,7 @@ pub(super) async fn fold(
     setup: &Setup,
     domains: &[Domain],
     weights: &[Weight],
+    spoilt: &Spoilt,
 ) -> Result<SlabMut, Trouble> {
     let members = domains.iter().flat_map(|(noted, _)| &noted.members);
     let counted = members.map(|member| weights.iter().find(|weight| weight.node == *member));
@@ -32,12 +33,12 @@ pub(super) async fn fold(
         mean: setup.pool.take(setup.layout.len()),
     };
     if setup.stage.plan.aggregator.needs == Needs::EachTwice {
-        bench = pass(setup, domains, bench, Bench::look).await?;
+        bench = pass(setup, domains, spoilt, bench, Bench::look).await?;
     }
     let decided = run(setup, 0, bench, |bench| bench.fold.0.decide()).await?;
     let (bench, decided) = decided;
     decided.map_err(|error| unusable(error.to_string()))?;
-    let bench = pass(setup, domains, bench, Bench::fold).await?;
+    let bench = pass(setup, domains, spoilt, bench, Bench::fold).await?;
     Ok(bench.mean)
 }
 
@@ -77,37 +78,36 @@ impl Bench {
 async fn pass(
     setup: &Setup,
     domains: &[Domain],
+    spoilt: &Spoilt,
     mut bench: Bench,
     step: fn(&mut Bench, usize, usize),
 ) -> Result<Bench, Trouble> {
-    let mut sources = Vec::new();
-    for domain in domains {
-        sources.push(source(setup, domain).await?);
-    }
+    let mut sources = sources(setup, domains, spoilt).await?;
     let elements = setup.layout.len();
     for (index, start) in (0..elements).step_by(CHUNK_ELEMENTS).enumerate() {
         let end = (start + CHUNK_ELEMENTS).min(elements);
-        read(setup, domains, &mut sources, &mut bench, index, end - start).await?;
+        let from = domains.iter().zip(&mut sources);
+        read(setup, from, spoilt, &mut bench, index, end - start).await?;
         let bytes = (end - start) * 4 * bench.updates.len();
         (bench, ()) = run(setup, bytes, bench, move |bench| step(bench, start, end)).await?;
     }
     Ok(bench)
 }
 
-async fn read(
+async fn read<'a>(
     setup: &Setup,
-    domains: &[Domain],
-    sources: &mut [Source],
+    from: impl Iterator<Item = (&'a Domain, &'a mut Source)>,
+    spoilt: &Spoilt,
     bench: &mut Bench,
     index: usize,
     elements: usize,
 ) -> Result<(), Trouble> {
     let mut updates = bench.updates.iter_mut();
-    for ((contribution, _), source) in domains.iter().zip(sources) {
+    for ((contribution, _), source) in from {
         let tensors = tensors(setup, contribution);
         for (member, update) in (0..tensors).zip(updates.by_ref()) {
             let index = index * tensors + member;
-            let pieces = source.chunk(setup, contribution, index, elements).await?;
+            let pieces = chunk_of(setup, contribution, source, index, elements, spoilt).await?;
             let target = &mut update[..elements];
             let blame =
                 |error: tombolo_core::fold::FoldError| wrong(contribution, error.to_string());

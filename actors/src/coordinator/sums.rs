@@ -1,5 +1,7 @@
 //! The contributions of domains: where their bytes come from, the fold over sums, and the copy of them that the journal keeps.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +16,7 @@ use crate::slab::SlabMut;
 use tombolo_core::aggregate::{Needs, Weight};
 use tombolo_core::coordinator::FoldError;
 use tombolo_core::fold::{self, ByteFold};
+use tombolo_core::ids::DomainId;
 use tombolo_core::tensor::Hash;
 use tombolo_core::wire::{CHUNK_ELEMENTS, Contribution, Object};
 
@@ -41,16 +44,21 @@ pub(super) enum Trouble {
     Wrong(FoldError),
 }
 
-/// The mean over domains.
+/// What is wrong with the journal's copy of a domain's contribution, by domain: it is asked for again.
+pub(super) type Spoilt = RefCell<BTreeMap<DomainId, String>>;
+
+/// The mean over domains. A contribution whose copy in the journal is damaged comes from its sender once more, if that is still there.
 pub(super) async fn fold(
     setup: &Setup,
     domains: &[Domain],
     weights: &[Weight],
 ) -> Result<SlabMut, FoldError> {
+    let spoilt = Spoilt::default();
     match setup.stage.plan.aggregator.needs {
-        Needs::Sum => patiently(setup, async || fold_once(setup, domains).await).await,
+        Needs::Sum => patiently(setup, async || fold_once(setup, domains, &spoilt).await).await,
         Needs::Each | Needs::EachTwice => {
-            patiently(setup, async || each::fold(setup, domains, weights).await).await
+            let attempt = async || each::fold(setup, domains, weights, &spoilt).await;
+            patiently(setup, attempt).await
         }
     }
 }
@@ -90,18 +98,13 @@ async fn patiently<T>(
 }
 
 /// The left fold over domains by name, chunk by chunk, each chunk verified before it is folded.
-async fn fold_once(setup: &Setup, domains: &[Domain]) -> Result<SlabMut, Trouble> {
-    let mut sources = Vec::new();
-    for domain in domains {
-        sources.push(source(setup, domain).await?);
-    }
+async fn fold_once(setup: &Setup, domains: &[Domain], spoilt: &Spoilt) -> Result<SlabMut, Trouble> {
+    let mut sources = sources(setup, domains, spoilt).await?;
     let mut sum = setup.pool.take(setup.layout.len());
     for (index, chunk) in sum.chunks_mut(CHUNK_ELEMENTS).enumerate() {
         for (position, ((contribution, _), source)) in domains.iter().zip(&mut sources).enumerate()
         {
-            let pieces = source
-                .chunk(setup, contribution, index, chunk.len())
-                .await?;
+            let pieces = chunk_of(setup, contribution, source, index, chunk.len(), spoilt).await?;
             let blame = |error: fold::FoldError| wrong(contribution, error.to_string());
             let power = fold::power(contribution.exponent).map_err(blame)?;
             let mut term = if position == 0 {
@@ -122,9 +125,39 @@ async fn fold_once(setup: &Setup, domains: &[Domain]) -> Result<SlabMut, Trouble
     Ok(sum)
 }
 
+/// Where each contribution comes from.
+pub(super) async fn sources(
+    setup: &Setup,
+    domains: &[Domain],
+    spoilt: &Spoilt,
+) -> Result<Vec<Source>, Trouble> {
+    let mut sources = Vec::new();
+    for domain in domains {
+        let known = spoilt.borrow().get(&domain.0.domain).cloned();
+        sources.push(source(setup, domain, known).await?);
+    }
+    Ok(sources)
+}
+
+/// The next chunk of a contribution; if the journal's copy of it is damaged, that is remembered.
+pub(super) async fn chunk_of(
+    setup: &Setup,
+    contribution: &Contribution,
+    source: &mut Source,
+    index: usize,
+    elements: usize,
+    spoilt: &Spoilt,
+) -> Result<Vec<Bytes>, Trouble> {
+    let pieces = source.chunk(setup, contribution, index, elements).await;
+    match (pieces, &source) {
+        (Err(trouble), Source::Kept(..)) => Err(spoil(contribution, trouble, spoilt)),
+        (pieces, _) => pieces,
+    }
+}
+
 async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<(), Trouble> {
     let (contribution, _) = domain;
-    let mut source = source(setup, domain).await?;
+    let mut source = source(setup, domain, None).await?;
     if matches!(source, Source::Kept(..)) {
         return Ok(());
     }
@@ -147,6 +180,17 @@ async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<(), Trouble> 
     Ok(())
 }
 
+/// The journal's copy is of no use: it is not looked at again.
+fn spoil(contribution: &Contribution, trouble: Trouble, spoilt: &Spoilt) -> Trouble {
+    let (Trouble::Missing(error) | Trouble::Wrong(error)) = trouble;
+    if let FoldError::Domain(domain, reason) = &error {
+        tracing::warn!(%domain, reason, "the journal's copy of a contribution is damaged: its sender is asked for it again");
+        let (domain, reason) = (contribution.domain.clone(), reason.clone());
+        spoilt.borrow_mut().insert(domain, reason);
+    }
+    Trouble::Missing(error)
+}
+
 pub(super) fn wrong(contribution: &Contribution, reason: String) -> Trouble {
     Trouble::Wrong(FoldError::Domain(contribution.domain.clone(), reason))
 }
@@ -155,23 +199,28 @@ fn missing(contribution: &Contribution, reason: String) -> Trouble {
     Trouble::Missing(FoldError::Domain(contribution.domain.clone(), reason))
 }
 
-pub(super) async fn source(
+/// Where a contribution comes from: the journal, unless its copy is known to be spoilt.
+async fn source(
     setup: &Setup,
     (contribution, link): &Domain,
+    spoilt: Option<String>,
 ) -> Result<Source, Trouble> {
     let (env, noted) = (setup.stage.env.as_ref(), contribution.clone());
     let (files, term) = (env.store(), setup.term.epoch());
     let kept = work(env, Work::Bytes(0), move || {
         checkpoint::is_kept(files.as_ref(), &noted, term)
     });
-    if kept.await.is_ok_and(|kept| kept) {
+    if spoilt.is_none() && kept.await.is_ok_and(|kept| kept) {
         return Ok(Source::Kept(
             env.store(),
             checkpoint::journal(contribution, setup.term.epoch()).into(),
         ));
     }
     let object = Object::Contribution(contribution.round, contribution.attempt);
-    let blame = |reason: String| missing(contribution, reason);
+    let blame = |reason: String| {
+        let also = spoilt.as_ref().map(|spoilt| format!("{spoilt}; "));
+        missing(contribution, also.unwrap_or_default() + &reason)
+    };
     let Some(link) = link else {
         let here = setup.shelf.find(object).map(Source::Here);
         return here.ok_or_else(|| blame("its own gateway has lost it".into()));
@@ -191,7 +240,7 @@ pub(super) async fn source(
 
 impl Source {
     /// The next chunk, verified, in the pieces in which it comes.
-    pub(super) async fn chunk(
+    async fn chunk(
         &mut self,
         setup: &Setup,
         contribution: &Contribution,

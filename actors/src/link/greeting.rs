@@ -8,9 +8,11 @@ use quinn::{Connection, VarInt};
 use tokio::sync::Notify;
 
 use super::session::Session;
-use super::{Candidate, Current, Link, Message, Trouble, has_left};
+use super::{Candidate, Current, Link, Message, Trouble, end_of_run, has_left};
 use crate::env::Env;
+use crate::node;
 use crate::shell::{AbortOnDrop, Cx, Reply, later};
+use tombolo_core::mutants;
 
 /// Why a second process of an identity is turned away.
 pub(super) const DUPLICATE: VarInt = VarInt::from_u32(21);
@@ -47,6 +49,10 @@ impl Link {
                 connection.close(VarInt::from_u32(3), end.reason.as_bytes());
             }
             let _ = own.tell(Message::Down(number, end)).await;
+            if let Some(reason) = end_of_run(&connection) {
+                let over = node::Message::Over(setup.peer.clone(), reason);
+                let _ = setup.node.tell(over).await;
+            }
         });
         let candidate = Candidate {
             connection: candidate.0,
@@ -79,7 +85,7 @@ impl Link {
         let (Some(current), Some(connection)) = (&self.session, stands) else {
             return self.admit(number, incarnation, reply);
         };
-        if current.incarnation == incarnation {
+        if current.incarnation == incarnation || mutants::is("duplicate-accepted") {
             return self.admit(number, incarnation, reply);
         }
         let (before, nudge) = (current.number, current.nudge.clone());

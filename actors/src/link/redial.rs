@@ -54,6 +54,28 @@ mod tests {
         Redial::new(Rng::new(7))
     }
 
+    /// Field fault: reconnects spread at random over the backoff window. teleport#6889, swarm-plugin#163. Of five hundred peers that lost
+    /// the same node, no more than twice their share comes in any tenth of the window, from the first attempt to the last.
+    #[test]
+    fn reconnects_spread_over_the_window() {
+        let mut peers: Vec<Redial> = (0..500u32)
+            .map(|peer| Redial::new(Rng::derive(7, &[b"redial", &peer.to_le_bytes()])))
+            .collect();
+        for _ in 0..8 {
+            let nominal = peers[0].wait;
+            let mut tenths = [0; 10];
+            for peer in &mut peers {
+                let share = peer.later().unwrap().div_duration_f64(nominal) - 0.5;
+                tenths[((share * 10.0) as usize).min(9)] += 1;
+                peer.due();
+            }
+            assert!(
+                tenths.iter().all(|count| (25..=100).contains(count)),
+                "{tenths:?}"
+            );
+        }
+    }
+
     #[test]
     fn failures_that_come_together_start_one_attempt() {
         let mut redial = redial();

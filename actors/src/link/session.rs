@@ -13,6 +13,7 @@ use crate::node;
 use crate::shell::Handle;
 use tombolo_core::heartbeat::PERIODS;
 use tombolo_core::ids::NodeId;
+use tombolo_core::mutants;
 use tombolo_core::wire::{
     CONTROL_BYTES_MAX, Control, FINGERPRINT, FrameHeader, Hello, Object, ObjectHeader, VERSION,
     codec,
@@ -289,6 +290,9 @@ impl Session<'_> {
             loop {
                 let next = durable.memory().next_frame();
                 let Some((header, message)) = next else { break };
+                if self.setup.stage.env.send_fails(&self.setup.peer, &message) {
+                    return Err("a send failed".to_owned());
+                }
                 send.write_all(&header.to_bytes())
                     .await
                     .map_err(|error| error.to_string())?;
@@ -346,7 +350,14 @@ pub(super) fn send_object(
 ) {
     let (connection, peer) = (connection.clone(), setup.peer.clone());
     tokio::task::spawn_local(async move {
-        let _permit = permit;
+        // It goes back when the object is out.
+        let permit = match mutants::is("permit-leak") {
+            true => {
+                permit.forget();
+                None
+            }
+            false => Some(permit),
+        };
         let sent = async {
             let mut stream = connection.open_uni().await?;
             let header = ObjectHeader {
@@ -365,6 +376,7 @@ pub(super) fn send_object(
         if let Err(error) = sent.await {
             tracing::debug!(%peer, ?object, %error, "object was not sent");
         }
+        drop(permit);
     });
 }
 

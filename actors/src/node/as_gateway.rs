@@ -7,8 +7,9 @@ use std::time::Duration;
 use super::obtain::obtain;
 use crate::collective::{self, region_ref};
 use crate::coordinator;
+use crate::env::{Work, work};
 use crate::link;
-use crate::shell::{ASKS_MAX, Cx, Reply, later};
+use crate::shell::{ASKS_MAX, Cx, Reply, later, pause};
 use tombolo_core::event::Event;
 use tombolo_core::gateway::{self, Gateway};
 use tombolo_core::ids::{Attempt, NodeId, Round};
@@ -130,6 +131,7 @@ impl Node {
         let coordinator = view.coordinator.clone();
         if turn.coordinator_moved {
             self.hand_over(&view);
+            self.look_up(cx);
         }
         if turn.rises {
             self.rise(cx);
@@ -170,15 +172,42 @@ impl Node {
     fn rise(&mut self, cx: &mut Cx<Self>) {
         self.act(cx);
         // While the bench is lent to training there is nothing to copy from; the coordinator's model comes over the WAN then.
-        if let (Some(bench), Some(member)) = (&self.bench, &self.member) {
-            let (round, hash) = member.model();
-            match bench.shown(&self.setup.fabric, round) {
-                Ok(region) => self.show(cx, round, hash, region),
-                Err(reason) => {
-                    tracing::warn!(node = %self.me(), reason, "the model cannot be shown")
+        let (Some(bench), Some(member)) = (self.bench.take(), &self.member) else {
+            return self.gather_domain(cx);
+        };
+        let ((round, hash), fabric) = (member.model(), self.setup.fabric.clone());
+        let (env, bytes) = (
+            self.setup.stage.env.clone(),
+            Work::Bytes(self.setup.layout.len() as u64 * 4),
+        );
+        let shown = work(env.as_ref(), bytes, move || {
+            let region = bench.shown(&fabric, round);
+            (bench, region)
+        });
+        // What comes meanwhile waits: it may need the bench.
+        pause(cx, shown, move |node, shown, cx| {
+            match shown {
+                Ok((bench, region)) => {
+                    node.bench = Some(bench);
+                    match region {
+                        Ok(region) => node.show(cx, round, hash, region),
+                        Err(reason) => {
+                            tracing::warn!(node = %node.me(), reason, "the model cannot be shown")
+                        }
+                    }
+                }
+                Err(panicked) => {
+                    let reason = panicked.to_string();
+                    tracing::error!(node = %node.me(), reason, "the model was lost on the way");
+                    node.rebuild(cx, member::Message::GatewayUp);
                 }
             }
-        }
+            node.gather_domain(cx);
+        });
+    }
+
+    /// Asks everybody whom this gateway reaches to join, and says where the domain stands.
+    fn gather_domain(&mut self, cx: &mut Cx<Self>) {
         let mine = self.me().clone();
         let mut members: Vec<NodeId> = self.up.iter().cloned().collect();
         members.retain(|peer| peer.domain() == mine.domain());
@@ -234,8 +263,8 @@ impl Node {
         attempt: Attempt,
         question: impl Fn(Reply<collective::Gathered>) -> collective::Message + Send + 'static,
     ) {
-        let (collective, own) = (self.setup.collective.clone(), self.me().clone());
         let term = self.term;
+        let (collective, own) = (self.setup.collective.clone(), self.me().clone());
         let gathered = async move {
             let gathered = collective.ask_again(ASKS_MAX, question).await;
             gathered.unwrap_or_else(|error| Err((own, format!("its collective: {error}"))))

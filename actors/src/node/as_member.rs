@@ -92,7 +92,7 @@ impl Node {
     }
 
     /// The trainer panicked and took the bench with it: a new one is made, and the machine starts over from the initial model.
-    fn rebuild(&mut self, cx: &mut Cx<Self>, message: member::Message) {
+    pub(super) fn rebuild(&mut self, cx: &mut Cx<Self>, message: member::Message) {
         let setup = self.setup.clone();
         let env = setup.stage.env.clone();
         let bytes = Work::Bytes(setup.layout.len() as u64 * 4);

@@ -208,7 +208,9 @@ impl Bench {
         }
         let made = Made::new(about, order.epoch, &trained);
         let update = &region.f32s()[REGION_HEADER_BYTES / 4..];
-        self.keep.update(made, update, &self.trainer.state());
+        if let Err(error) = self.keep.update(made, update, &self.trainer.state()) {
+            tracing::warn!(%error, "the update is not on disk: a node that is killed now trains again");
+        }
         let reference = region_ref(&task.node, &region);
         self.export = Some(region);
         Ok((trained, reference))

@@ -28,24 +28,31 @@ const TRAINING: &str = "node/training";
 
 /// A node's files.
 #[derive(Clone)]
-pub(super) struct Keep {
+pub struct Keep {
     files: Arc<dyn Files>,
     configuration: Hash,
 }
 
 /// Which training: only its own update or snapshot answers it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Order {
-    pub(super) run: Hash,
-    pub(super) node: NodeId,
-    pub(super) round: Round,
-    pub(super) base: Hash,
-    pub(super) seed: u64,
-    pub(super) sync_every: SyncEvery,
+pub struct Order {
+    /// Of which run.
+    pub run: Hash,
+    /// Whose.
+    pub node: NodeId,
+    /// Of which round.
+    pub round: Round,
+    /// The model that it starts from.
+    pub base: Hash,
+    /// Seeds the batches.
+    pub seed: u64,
+    /// How long it is.
+    pub sync_every: SyncEvery,
 }
 
 impl Order {
-    pub(super) fn new(task: &Task, run: Hash, base: Hash) -> Self {
+    /// That of a task.
+    pub fn new(task: &Task, run: Hash, base: Hash) -> Self {
         Order {
             run,
             node: task.node.clone(),
@@ -68,17 +75,24 @@ struct Head<T> {
 
 /// What an update is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Made {
-    pub(super) order: Order,
-    pub(super) epoch: Epoch,
-    pub(super) samples: u64,
-    pub(super) loss: f64,
-    pub(super) steps: u64,
-    pub(super) learning_rate: f64,
+pub struct Made {
+    /// The training.
+    pub order: Order,
+    /// The view in which it was asked for.
+    pub epoch: Epoch,
+    /// As its trainer reported; so below.
+    pub samples: u64,
+    /// Mean over the steps.
+    pub loss: f64,
+    /// Local steps.
+    pub steps: u64,
+    /// Of the local steps.
+    pub learning_rate: f64,
 }
 
 impl Made {
-    pub(super) fn new(order: Order, epoch: Epoch, trained: &Trained) -> Self {
+    /// What came of a training.
+    pub fn new(order: Order, epoch: Epoch, trained: &Trained) -> Self {
         Made {
             order,
             epoch,
@@ -97,14 +111,18 @@ struct Reached {
 }
 
 /// Read from a file: what it is about, the elements, and the trainer's own bytes.
-pub(super) struct Kept<T> {
-    pub(super) about: T,
-    pub(super) elements: Vec<f32>,
-    pub(super) state: Vec<u8>,
+pub struct Kept<T> {
+    /// What it is.
+    pub about: T,
+    /// The update, or the parameters.
+    pub elements: Vec<f32>,
+    /// The trainer's own.
+    pub state: Vec<u8>,
 }
 
 impl Keep {
-    pub(super) fn new(files: Arc<dyn Files>, configuration: Hash) -> Self {
+    /// Over a node's own files; `configuration` is the hash of everything that decides the outcome.
+    pub fn new(files: Arc<dyn Files>, configuration: Hash) -> Self {
         Keep {
             files,
             configuration,
@@ -112,20 +130,33 @@ impl Keep {
     }
 
     /// Writes the update down, in place of the one before, and forgets the training that has led to it.
-    pub(super) fn update(&self, made: Made, update: &[f32], state: &[u8]) {
-        let written = self.write(UPDATE, made, update, state);
-        if let Err(error) = written.and_then(|()| self.files.remove(TRAINING)) {
-            tracing::warn!(%error, "the update is not on disk: a node that is killed now trains again");
-        }
+    ///
+    /// # Errors
+    /// A node that is killed now trains again.
+    pub fn update(&self, made: Made, update: &[f32], state: &[u8]) -> io::Result<()> {
+        self.write(UPDATE, made, update, state)?;
+        self.files.remove(TRAINING)
+    }
+
+    /// Writes down where a training is, in place of where it was.
+    ///
+    /// # Errors
+    /// A node that is killed now goes on from where it was before, or begins anew.
+    pub fn snapshot(&self, order: &Order, snapshot: Snapshot<'_>) -> io::Result<()> {
+        let reached = Reached {
+            order: order.clone(),
+            steps: snapshot.steps,
+        };
+        self.write(TRAINING, reached, snapshot.parameters, snapshot.state)
     }
 
     /// The last update, for a model of so many elements.
-    pub(super) fn last_update(&self, elements: usize) -> Option<Kept<Made>> {
+    pub fn last_update(&self, elements: usize) -> Option<Kept<Made>> {
         self.read(UPDATE, elements)
     }
 
     /// Where a training was interrupted, if it is this one.
-    pub(super) fn training(&self, order: &Order, elements: usize) -> Option<(u64, Kept<()>)> {
+    pub fn training(&self, order: &Order, elements: usize) -> Option<(u64, Kept<()>)> {
         let kept: Kept<Reached> = self.read(TRAINING, elements)?;
         (kept.about.order == *order).then_some((
             kept.about.steps,
@@ -241,14 +272,7 @@ impl Snapshots for Diary<'_> {
     }
 
     fn take(&mut self, snapshot: Snapshot<'_>) {
-        let reached = Reached {
-            order: self.order.clone(),
-            steps: snapshot.steps,
-        };
-        let Snapshot {
-            parameters, state, ..
-        } = snapshot;
-        if let Err(error) = self.keep.write(TRAINING, reached, parameters, state) {
+        if let Err(error) = self.keep.snapshot(&self.order, snapshot) {
             // Once is enough: the disk will not be better at the next step.
             self.fails = true;
             tracing::warn!(%error, "the training is not on disk: a node that is killed now begins it anew");
@@ -330,7 +354,7 @@ mod tests {
         let files = Arc::new(Memory::default());
         assert!(keep(&files).last_update(3).is_none());
         let update = [1.5, f32::from_bits(0x7fc0_1234), -0.0];
-        keep(&files).update(made(6), &update, b"moments\n");
+        keep(&files).update(made(6), &update, b"moments\n").unwrap();
         let kept = keep(&files).last_update(3).unwrap();
         assert_eq!(kept.about, made(6));
         assert_eq!(bytes_of(&kept.elements), bytes_of(&update));
@@ -340,7 +364,7 @@ mod tests {
     #[test]
     fn one_changed_byte_anywhere_makes_it_worthless() {
         let files = Arc::new(Memory::default());
-        keep(&files).update(made(6), &[1.0, 2.0], b"state");
+        keep(&files).update(made(6), &[1.0, 2.0], b"state").unwrap();
         let whole = files.read(UPDATE).unwrap();
         for at in 0..whole.len() {
             let mut changed = whole.clone();
@@ -355,7 +379,7 @@ mod tests {
     #[test]
     fn what_is_of_another_configuration_or_model_is_left_alone() {
         let files = Arc::new(Memory::default());
-        keep(&files).update(made(6), &[1.0, 2.0], b"");
+        keep(&files).update(made(6), &[1.0, 2.0], b"").unwrap();
         assert!(keep(&files).last_update(3).is_none());
         let other = Keep::new(files.clone(), Hash([8; 32]));
         assert!(other.last_update(2).is_none());
@@ -365,13 +389,12 @@ mod tests {
     #[test]
     fn a_training_is_gone_on_with_by_the_same_order_only_and_until_it_is_done() {
         let files = Arc::new(Memory::default());
-        let reached = Reached {
-            order: order(6),
+        let snapshot = Snapshot {
             steps: 3,
+            parameters: &[4.0],
+            state: b"loss",
         };
-        keep(&files)
-            .write(TRAINING, reached, &[4.0], b"loss")
-            .unwrap();
+        keep(&files).snapshot(&order(6), snapshot).unwrap();
         let (steps, kept) = keep(&files).training(&order(6), 1).unwrap();
         assert_eq!(
             (steps, &kept.elements[..], &kept.state[..]),
@@ -381,7 +404,7 @@ mod tests {
         other.run = Hash([3; 32]);
         assert!(keep(&files).training(&other, 1).is_none());
         assert!(keep(&files).training(&order(7), 1).is_none());
-        keep(&files).update(made(6), &[1.0], b"");
+        keep(&files).update(made(6), &[1.0], b"").unwrap();
         assert!(keep(&files).training(&order(6), 1).is_none());
     }
 }

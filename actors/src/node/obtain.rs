@@ -10,6 +10,7 @@ use crate::shell::ASKS_MAX;
 use crate::verbs;
 use tombolo_core::fold::ByteFold;
 use tombolo_core::ids::Round;
+use tombolo_core::mutants;
 use tombolo_core::outer;
 use tombolo_core::tensor::{Hash, bytes_of};
 use tombolo_core::wire::{ModelRef, Object, REGION_HEADER_BYTES, RegionHeader};
@@ -39,7 +40,7 @@ pub(super) async fn obtain(
     let shown = shop
         .shown
         .as_ref()
-        .filter(|(shown, _)| Some(*shown) == base)
+        .filter(|(shown, _)| Some(*shown) == base || mutants::is("step-to-any-base"))
         .map(|(_, region)| region);
     let result = fill(setup, &mut next, shown, round, hash).await;
     if let Err(reason) = result {
@@ -103,7 +104,7 @@ async fn fill(
         }
     }
     let found = Hash(*hasher.finalize().as_bytes());
-    if found != hash {
+    if found != hash && !mutants::is("step-to-any-base") {
         return Err(format!(
             "the model of round {round} has hash {found:?}, expected {hash:?}"
         ));

@@ -255,6 +255,7 @@ fn plan() -> Plan {
             grace: Duration::ZERO,
             failed_limit: 1,
             close_limit: Duration::ZERO,
+            patience: Duration::from_secs(900),
             durability: Durability::Resend,
             absent: Default::default(),
         },

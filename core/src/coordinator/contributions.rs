@@ -93,8 +93,11 @@ impl Coordinator {
             current.dropped.insert(domain, reason);
             return self.check(cx);
         }
-        current.noting.insert(domain.clone(), contribution.clone());
-        cx.effect(Effect::Note(contribution));
+        current.orphaned.remove(&domain);
+        let before = current.noting.insert(domain.clone(), contribution.clone());
+        if before.is_none() {
+            cx.effect(Effect::Note(contribution));
+        }
         if mutants::is("early-acknowledgement") {
             self.on_noted(cx, round, domain, attempt, Ok(()));
         }
@@ -115,15 +118,15 @@ impl Coordinator {
         else {
             return;
         };
-        let Some(contribution) = current
-            .noting
-            .get(&domain)
-            .filter(|noting| noting.attempt == attempt)
-            .cloned()
-        else {
+        let Some(contribution) = current.noting.get(&domain).cloned() else {
             return;
         };
+        if contribution.attempt != attempt {
+            // Another one came meanwhile. It is written down after this one and not beside it: the last one on disk must be the newest.
+            return cx.effect(Effect::Note(contribution));
+        }
         current.noting.remove(&domain);
+        let orphaned = current.orphaned.remove(&domain);
         let answer = match result {
             Ok(()) if current.phase != Phase::Contributions && !mutants::is("late-counts") => {
                 Answer::Late
@@ -138,14 +141,26 @@ impl Coordinator {
                     members: contribution.members.clone(),
                 });
                 current.dropped.remove(&domain);
-                current.away.remove(&domain);
+                match orphaned {
+                    true => current.away.insert(domain.clone()),
+                    false => current.away.remove(&domain),
+                };
                 current.noted.insert(domain.clone(), contribution);
                 Answer::Acknowledged
             }
             Err(reason) => {
                 let reason = format!("the coordinator could not note it: {reason}");
                 if !current.noted.contains_key(&domain) {
+                    // What is written down of nobody is waited for by nobody: a disk that takes nothing is told now, not at the deadline.
+                    for member in &contribution.members {
+                        current.failed.insert(member.clone(), reason.clone());
+                    }
                     current.dropped.insert(domain.clone(), reason.clone());
+                    cx.report(Event::DomainDropped {
+                        round,
+                        domain: domain.clone(),
+                        reason: reason.clone(),
+                    });
                 }
                 Answer::Refused(reason.into())
             }

@@ -138,7 +138,14 @@ impl Current {
 
     /// What was noted of a domain can only be had once its new gateway offers it, or another sum.
     pub(super) fn send_away(&mut self, domain: &DomainId, until: Micros) {
-        if self.phase == Phase::Contributions && self.noted.contains_key(domain) {
+        if self.phase != Phase::Contributions {
+            return;
+        }
+        if self.noting.contains_key(domain) {
+            self.orphaned.insert(domain.clone());
+            self.recall_until(until);
+        }
+        if self.noted.contains_key(domain) {
             self.away.insert(domain.clone());
             self.recall_until(until);
         }

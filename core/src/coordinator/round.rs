@@ -42,10 +42,13 @@ pub(super) struct Current {
     pub(super) failed: BTreeMap<NodeId, String>,
     pub(super) unreachable: BTreeSet<NodeId>,
     pub(super) weights: Vec<Weight>,
+    /// The newest that is to be noted of each domain, whose turn comes once the one before is written.
     pub(super) noting: BTreeMap<DomainId, Contribution>,
     pub(super) noted: BTreeMap<DomainId, Contribution>,
     /// Of the noted ones those whose bytes an earlier life had access to, and this one does not yet.
     pub(super) away: BTreeSet<DomainId>,
+    /// Of those being noted, whose gateway has lost its place meanwhile.
+    pub(super) orphaned: BTreeSet<DomainId>,
     /// Until then everybody is waited for: the round goes on in a life that nobody has a link to yet.
     pub(super) recall_until: Micros,
     pub(super) dropped: BTreeMap<DomainId, String>,
@@ -82,6 +85,7 @@ impl Current {
             noting: BTreeMap::new(),
             noted: BTreeMap::new(),
             away: BTreeSet::new(),
+            orphaned: BTreeSet::new(),
             recall_until: opened,
             dropped: BTreeMap::new(),
             out: BTreeSet::new(),

@@ -7,14 +7,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::round::{Phase, could_meet};
 use super::{Coordinator, Domain, Effect};
-use crate::event::Event;
+use crate::event::{Event, Misfit};
 use crate::ids::{DomainId, Epoch, NodeId};
 use crate::machine::Context;
 use crate::membership::Word;
 use crate::mutants;
+use crate::plan::Durability;
+use crate::text::Text;
 use crate::time::Micros;
 use crate::view::{Out, View};
-use crate::wire::Control;
+use crate::wire::{Control, DomainJoin};
 
 impl Coordinator {
     pub(super) fn is_own(&self, node: &NodeId) -> bool {
@@ -34,6 +36,48 @@ impl Coordinator {
             self.send_away(cx, node.domain());
         }
         self.check(cx);
+    }
+
+    /// Why a domain cannot take part, naming both sides; none if it can.
+    pub(super) fn misfit(&self, domain: &DomainId, join: &DomainJoin) -> Option<(Misfit, String)> {
+        if let Some(difference) = self.layout.difference(&join.layout) {
+            let reason =
+                format!("domain {domain} trains another model than the coordinator: {difference}");
+            return Some((Misfit::Model, reason));
+        }
+        // A commit is told only once it is written down for good: who holds what this coordinator never committed has it from another one.
+        // What every node makes by itself, or held before, is put right by the last commit.
+        let ours = self.committed.as_ref()?;
+        let is_other = join.round > ours.round
+            || (join.round == ours.round && join.round > 0 && join.hash != ours.hash);
+        is_other.then(|| {
+            let reason = format!(
+                "domain {domain} has another past than the coordinator: it holds model {:?} of round {}, the coordinator has committed {:?} of round {}; \
+                 start the nodes of {domain} anew, or the coordinator with the state folder of the run that they belong to",
+                join.hash, join.round, ours.hash, ours.round
+            );
+            (Misfit::Past, reason)
+        })
+    }
+
+    /// Sends a domain away that cannot take part. It may come again, as another.
+    pub(super) fn turn_away(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        domain: DomainId,
+        why: Misfit,
+        reason: String,
+    ) {
+        let reason = Text::from(reason);
+        cx.report(Event::TurnedAway {
+            domain: domain.clone(),
+            why,
+            reason: reason.to_string(),
+        });
+        if let Some(entry) = self.domains.get_mut(&domain) {
+            entry.joined = false;
+        }
+        cx.effect(Effect::Tell(domain, Control::Finish { reason }));
     }
 
     /// Asks a domain, through its acting gateway, to say where it stands.
@@ -226,9 +270,11 @@ impl Coordinator {
             let moved = gateways.get(&domain) != Some(&gateway);
             if moved {
                 self.domains.insert(domain.clone(), Domain::default());
-                // The sum lies with the old gateway; members still hold their updates, and the new one makes it again.
+                // The sum lies with the old gateway, unless it is in the journal; members still hold their updates, and the new one makes it
+                // again.
                 let until = cx.now() + self.plan.round.close_limit;
-                if let Some(current) = &mut self.current {
+                let kept = self.plan.round.durability == Durability::Journal;
+                if let Some(current) = self.current.as_mut().filter(|_| !kept) {
                     current.send_away(&domain, until);
                 }
             }

@@ -73,6 +73,9 @@ impl Gateway {
         if current.weighed.as_ref() == Some(&weighed) {
             if let Some(contribution) = &current.contribution {
                 // A coordinator that was restarted: it has not noted this one, as far as it says.
+                if mutants::is("sent-once") {
+                    return;
+                }
                 return cx.effect(Effect::Tell(Control::Contribute(contribution.clone())));
             }
             if current.fold.is_some() {

@@ -26,6 +26,7 @@ pub fn plan(sizes: &[usize]) -> Plan {
             grace: Duration::from_secs(1),
             failed_limit: 1000,
             close_limit: Duration::from_secs(5),
+            patience: Duration::from_secs(900),
             durability: Durability::Resend,
             absent: Default::default(),
         },

@@ -15,7 +15,7 @@ use tombolo_core::plan::Plan;
 use tombolo_core::tensor::Hash;
 use tombolo_core::time::Micros;
 use tombolo_core::view::View;
-use tombolo_core::wire::{Contribution, Train};
+use tombolo_core::wire::{Commit, Contribution, Train};
 
 use crate::storm::Fault;
 use crate::witness::Witness;
@@ -43,6 +43,8 @@ pub struct Checker {
     pub resumed: usize,
     announced: Vec<Contribution>,
     aggregate: Vec<(NodeId, Label)>,
+    /// What each model was made of that was computed since the last commit.
+    computed: BTreeMap<Hash, Vec<(NodeId, Label)>>,
     pub models: BTreeMap<Round, Hash>,
     pub outcomes: BTreeMap<Round, (Micros, RoundState)>,
     pub views: Vec<View>,
@@ -70,6 +72,7 @@ impl Checker {
             resumed: 0,
             announced: Vec::new(),
             aggregate: Vec::new(),
+            computed: BTreeMap::new(),
             models: [(0, initial())].into(),
             outcomes: BTreeMap::new(),
             views: vec![View::first(plan)],
@@ -162,8 +165,8 @@ impl Checker {
 
     /// A node goes by a view; a node that begins anew knows the first one only.
     pub fn on_view(&mut self, node: &NodeId, view: &View) {
-        let written = &self.views[view.epoch as usize - 1];
-        assert_eq!(view, written, "VIEW-1: {node} has a view of its own");
+        let written = self.views.get(view.epoch as usize - 1);
+        assert_eq!(Some(view), written, "VIEW-1: {node} has a view of its own");
         let before = self.seen.insert(node.clone(), view.epoch);
         assert!(before < Some(view.epoch), "VIEW-1: {node} goes back");
     }
@@ -226,6 +229,11 @@ impl Checker {
         &self.aggregate
     }
 
+    /// The outer step on the last aggregate makes that model.
+    pub fn on_computed(&mut self, hash: Hash) {
+        self.computed.insert(hash, self.aggregate.clone());
+    }
+
     pub fn on_record(&mut self, now: Micros, record: &RoundRecord) {
         self.note(now, format!("on disk: {record:?}"));
         let round = record.round;
@@ -252,15 +260,19 @@ impl Checker {
         for node in &self.out {
             assert!(!counted.contains(node), "ROUND-4: {node} was put out");
         }
-        let inside: BTreeSet<&NodeId> = self.aggregate.iter().map(|(node, _)| node).collect();
+        // Perhaps another life's than the last one: a write may land late.
+        let aggregate = std::mem::take(&mut self.computed);
+        let aggregate = aggregate.get(&record.model_hash);
+        let aggregate = aggregate.expect("ROUND-1: nobody has computed that model");
+        let inside: BTreeSet<&NodeId> = aggregate.iter().map(|(node, _)| node).collect();
         assert_eq!(inside, counted, "the record tells what is in the aggregate");
-        assert_eq!(inside.len(), self.aggregate.len(), "ROUND-2: folded twice");
+        assert_eq!(inside.len(), aggregate.len(), "ROUND-2: folded twice");
         let base = self
             .models
             .last_key_value()
             .expect("there is a first model")
             .1;
-        for (node, update) in &self.aggregate {
+        for (node, update) in aggregate {
             let made = self.updates.get(update).expect("somebody trained it");
             assert_eq!(
                 *made,
@@ -285,6 +297,17 @@ impl Checker {
     pub fn on_commit(&mut self, round: Round, hash: Hash) {
         let before = self.models.insert(round, hash);
         assert_eq!(before, None, "ROUND-5: round {round} is committed once");
+    }
+
+    /// What is announced is on disk before.
+    pub fn on_announced(&self, commit: &Commit) {
+        let known = self.models.get(&commit.round);
+        assert_eq!(
+            known,
+            Some(&commit.hash),
+            "ROUND-5: round {} is announced and not recorded like that",
+            commit.round
+        );
     }
 
     pub fn on_note(&mut self, contribution: &Contribution) {

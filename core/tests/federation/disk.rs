@@ -1,11 +1,10 @@
 //! The coordinator's disk: what was written down, and what is being written. A crash decides which of the latter is there.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use tombolo_core::coordinator::{Committed, Message, Noted, Resumed, Weighing};
 use tombolo_core::event::{Event, RoundRecord};
-use tombolo_core::ids::DomainId;
+use tombolo_core::ids::{Attempt, DomainId, Round};
 use tombolo_core::tensor::Hash;
 use tombolo_core::view::View;
 use tombolo_core::wire::Contribution;
@@ -69,6 +68,12 @@ impl Disk {
             noted: noted.collect(),
         });
         (self.committed.clone(), resumed)
+    }
+
+    /// Whether a contribution would survive a restart.
+    pub fn is_noted(&self, round: Round, domain: &DomainId, attempt: Attempt) -> bool {
+        let noted = self.noted.get(domain);
+        noted.is_some_and(|(noted, _)| (noted.round, noted.attempt) == (round, attempt))
     }
 
     /// The journal's copy of a contribution.
@@ -210,11 +215,14 @@ impl World {
             let far = matches!(self.disk.flying[&number].2, Write::View(_) | Write::End(..));
             if fate == 0 {
                 self.written(number);
-            } else if fate == 1 || !far {
-                self.disk.flying.remove(&number);
-            } else {
-                let later = Duration::from_micros(self.rng.below(2_000_000));
-                self.at(self.now + later, Happening::Written(number));
+            } else if let Some(write) = self.disk.flying.remove(&number)
+                && fate == 2
+                && far
+            {
+                self.disk.writes += 1;
+                let number = self.disk.writes;
+                self.disk.flying.insert(number, write);
+                self.after(0, 6_000, Happening::Written(number));
             }
         }
     }

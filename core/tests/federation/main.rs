@@ -10,6 +10,7 @@
 
 mod check;
 mod disk;
+mod lives;
 mod mutants;
 mod net;
 #[path = "../../src/plan/samples.rs"]
@@ -26,9 +27,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tombolo_core::aggregate::Needs;
 use tombolo_core::event::RoundState;
 use tombolo_core::ids::{self, DomainId, NodeId};
 use tombolo_core::plan::{self, Plan, Quorum};
+use tombolo_core::rng::Rng;
 use tombolo_core::tensor;
 
 use storm::{Fault, Weather};
@@ -138,6 +141,10 @@ fn without_faults_everybody_is_counted_in_every_round() {
         let mut plan = samples::plan(&[3, 1, 2]);
         plan.rounds = 4;
         plan.seed = 1;
+        plan.aggregator.needs = match seed % 2 {
+            0 => Needs::Sum,
+            _ => Needs::Each,
+        };
         let mut world = World::new(plan, seed, Vec::new(), 0);
         run(&mut world);
         let finished = world.finished.as_ref().expect("it ended");
@@ -149,6 +156,43 @@ fn without_faults_everybody_is_counted_in_every_round() {
         );
         assert_eq!(finished.reason, "");
     }
+}
+
+/// Members hold their updates, and contribute through the next gateway of the list: nobody is left out.
+#[test]
+fn who_loses_its_gateway_contributes_through_the_next_one() {
+    let succeeded: usize = (0..40).map(|seed| succession(seed).unwrap()).sum();
+    assert!(succeeded >= 20, "{succeeded} successions");
+}
+
+/// A gateway's process ends once, and begins again after its succession, in a federation with time to spare.
+fn succession(seed: u64) -> Result<usize, String> {
+    let mut rng = Rng::derive(seed, &[b"succession"]);
+    let mut plan = samples::plan(&[2, 4]);
+    (plan.rounds, plan.seed) = (8, 1);
+    let nodes = plan.domains[1].nodes.iter();
+    plan.domains[1].gateways = nodes.take(2).map(|node| node.id.clone()).collect();
+    plan.round.deadline = plan::Deadline::Fixed(Duration::from_secs(60));
+    // Without a journal the bytes are gone with a gateway that ends in the last moment, and the round is aborted and says so.
+    plan.round.durability = plan::Durability::Journal;
+    let gateway = plan.domains[1].gateways[0].clone();
+    let crash = Fault::Crash {
+        node: gateway,
+        down: 12_000 + rng.below(5_000),
+        disk: true,
+    };
+    let at_ms = 1000 + rng.below(4_000);
+    let mut world = World::new(plan, seed, vec![(at_ms, crash)], at_ms + 20_000);
+    world.storm = false;
+    let tried = caught(&mut world, |world| {
+        run(world);
+        let finished = world.finished.as_ref().expect("it ended");
+        let all = (finished.committed, finished.aborted, &finished.reason[..]);
+        assert_eq!(all, (8, 0, ""), "somebody was left out");
+        let everybody = |outcome: &(_, RoundState)| outcome.1 == RoundState::Committed;
+        assert!(world.check.outcomes.values().all(everybody));
+    });
+    tried.map(|()| Tally::of(&world).succeeded as usize)
 }
 
 #[test]
@@ -225,20 +269,22 @@ fn attempt(seed: u64, weather: Weather, faults: Option<&[(u64, Fault)]>) -> Resu
         let plan = world.plan.clone();
         world = World::new(plan, seed, faults.to_vec(), weather.until_ms());
     }
-    let result = catch_unwind(AssertUnwindSafe(|| {
-        run(&mut world);
-        judge(&world);
-    }));
-    match result {
-        Ok(()) => Ok(Tally::of(&world)),
-        Err(panic) => {
-            let why = panic.downcast_ref::<String>().cloned();
-            let why = why.or_else(|| panic.downcast_ref::<&str>().map(|why| why.to_string()));
-            let why = why.unwrap_or_default();
-            let at = world.now.0 / 1000;
-            Err(format!("at {at} ms: {why}\n{}", world.check.tail()))
-        }
-    }
+    let tried = caught(&mut world, |world| {
+        run(world);
+        judge(world);
+    });
+    tried.map(|()| Tally::of(&world))
+}
+
+/// Does something with a world; if an invariant is broken, says which and what came before.
+fn caught(world: &mut World, course: impl FnOnce(&mut World)) -> Result<(), String> {
+    let result = catch_unwind(AssertUnwindSafe(|| course(world)));
+    result.map_err(|panic| {
+        let why = panic.downcast_ref::<String>().cloned();
+        let why = why.or_else(|| panic.downcast_ref::<&str>().map(|why| why.to_string()));
+        let (why, at) = (why.unwrap_or_default(), world.now.0 / 1000);
+        format!("at {at} ms: {why}\n{}", world.check.tail())
+    })
 }
 
 /// Says what went wrong in a seed, with no more faults than it takes, and how to see it again.
@@ -330,12 +376,17 @@ fn judge(world: &World) {
 fn can_have_quorum(plan: &Plan, cohort: &[NodeId]) -> bool {
     let mut usable = cohort.to_vec();
     usable.retain(|node| work::samples(node, plan.seed) > 0);
-    let domains: BTreeSet<DomainId> = usable.iter().map(|node| node.domain()).collect();
+    could_meet(plan, &usable)
+}
+
+/// Whether these nodes are enough for a round.
+fn could_meet(plan: &Plan, nodes: &[NodeId]) -> bool {
+    let domains: BTreeSet<DomainId> = nodes.iter().map(|node| node.domain()).collect();
     match plan.round.quorum {
-        Quorum::All => !usable.is_empty(),
+        Quorum::All => !nodes.is_empty(),
         Quorum::AtLeast {
-            nodes,
+            nodes: enough,
             domains: from,
-        } => usable.len() >= nodes && domains.len() >= from,
+        } => nodes.len() >= enough && domains.len() >= from,
     }
 }

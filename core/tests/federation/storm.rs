@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tombolo_core::aggregate::Needs;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::{Durability, Plan, Quorum};
 use tombolo_core::rng::Rng;
@@ -87,6 +88,9 @@ pub fn plan(seed: u64, weather: Weather) -> Plan {
     let mut plan = samples::plan(&sizes);
     plan.seed = rng.below(10);
     plan.rounds = 1_000_000;
+    if plan.seed % 3 == 1 {
+        plan.aggregator.needs = Needs::Each;
+    }
     plan.round.failed_limit = 1_000_000;
     if rng.below(4) > 0 {
         plan.round.quorum = Quorum::AtLeast {
@@ -156,7 +160,12 @@ fn fault(rng: &mut Rng, plan: &Plan) -> Fault {
             down: 100 + rng.below(5_000),
             disk: true,
         },
-        5..=6 => Fault::Panic { node },
+        5 => Fault::Panic { node },
+        6 => {
+            let domain = &plan.domains[rng.below(plan.domains.len() as u64) as usize];
+            let node = domain.gateway().clone();
+            Fault::Panic { node }
+        }
         7 => Fault::CoordinatorPanics,
         8..=9 => Fault::Freeze { node, span },
         10 => Fault::Slow { node, span },
@@ -204,7 +213,7 @@ fn fault(rng: &mut Rng, plan: &Plan) -> Fault {
 impl World {
     /// A fault begins.
     pub fn strike(&mut self, fault: Fault) {
-        if !self.storm {
+        if self.now >= self.until {
             return;
         }
         self.check.on_fault(self.now, &fault);
@@ -229,8 +238,8 @@ impl World {
             }
             Fault::Freeze { node, span } => {
                 let entry = self.nodes.get_mut(node).expect("it is in the plan");
-                if entry.alive && !entry.frozen {
-                    entry.frozen = true;
+                if entry.alive && entry.frozen.is_none() {
+                    entry.frozen = Some(self.now);
                     let node = node.clone();
                     self.after(*span, *span, Happening::Thaw(node));
                 }
@@ -260,7 +269,7 @@ impl World {
 
     /// A fault that lasts is over.
     pub fn relent(&mut self, fault: &Fault) {
-        if self.storm {
+        if self.now < self.until {
             self.calm_since = self.now;
             self.apply_fault(fault, false);
         }
@@ -343,6 +352,8 @@ impl World {
         }
         let deadline = self.check.deadline.as_millis() as u64;
         let enough = 2 * deadline + 10_000;
-        self.after(enough, enough, Happening::Stop);
+        if self.plan.rounds > 1000 {
+            self.after(enough, enough, Happening::Stop);
+        }
     }
 }

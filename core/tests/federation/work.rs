@@ -11,6 +11,7 @@ use tombolo_core::plan::Durability;
 use tombolo_core::tensor::Hash;
 use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trained;
+use tombolo_core::view::View;
 use tombolo_core::wire::{
     Contribution, Control, Exported, Fold, Folded, Measure, Measured, ModelRef,
     REGION_HEADER_BYTES, RegionRef, SliceMeasure, Train,
@@ -88,7 +89,8 @@ impl World {
         } else {
             most
         };
-        let most = most * if self.nodes[node].slow { 8 } else { 1 };
+        let slowed = (most * if self.nodes[node].slow { 8 } else { 1 }).min(12_000);
+        let most = most.max(slowed);
         self.after(
             least,
             most,
@@ -407,13 +409,19 @@ impl World {
     pub fn perform(&mut self, life: u64, effect: Effect) {
         match effect {
             Effect::Tell(domain, control) => {
+                if let Control::Commit(commit) = &control {
+                    self.check.on_announced(commit);
+                }
                 let gateway = self.gateway_of(&domain);
                 self.send(&self.plan.coordinator.clone(), &gateway, control);
             }
             Effect::Send(node, control) => {
                 self.send(&self.plan.coordinator.clone(), &node, control);
             }
-            Effect::View(view) => self.write(Write::View(view)),
+            Effect::View(view) => {
+                self.look_at_readmissions(&view);
+                self.write(Write::View(view));
+            }
             // Who has no step asks for the model.
             Effect::Offer(..) => {}
             Effect::Weigh(round, reports) => {
@@ -463,6 +471,35 @@ impl World {
                 }
             }
         }
+    }
+
+    /// LADDER-1: nobody comes back before its time, but for those without whom there is no quorum.
+    fn look_at_readmissions(&self, view: &View) {
+        let own = &self.plan.coordinator;
+        let (machine, now) = (self.coordinator.as_ref().expect("it asks"), self.local(own));
+        let (membership, before) = (machine.membership(), machine.view());
+        let cools = |node: &NodeId| {
+            let mut entries = membership.entries();
+            let entry = entries.find(|(known, _)| *known == node);
+            entry.is_some_and(|(_, entry)| entry.until.is_some_and(|until| until > now))
+        };
+        let back = before.out.keys().filter(|node| !view.is_out(node));
+        let early: Vec<&NodeId> = back.filter(|node| cools(node)).collect();
+        if early.is_empty() {
+            return;
+        }
+        let may_come = |node: &NodeId| {
+            let gateway = before.gateway(&node.domain()).expect("it is in the plan");
+            let reached = gateway.domain() == own.domain()
+                || (self.is_up(own, gateway) && !before.is_out(gateway));
+            membership.is_expected(node, now) && reached
+        };
+        let nodes = self.nodes.keys().filter(|node| may_come(node));
+        let living: Vec<NodeId> = nodes.cloned().collect();
+        assert!(
+            !crate::could_meet(&self.plan, &living),
+            "LADDER-1: {early:?} come back before their time, and {living:?} are a quorum"
+        );
     }
 
     fn begin_own(&mut self, least: u64, most: u64, work: Work) {
@@ -547,7 +584,7 @@ impl World {
     fn fetch(&mut self, contribution: &Contribution) -> Result<Sum, Trouble> {
         let coordinator = self.plan.coordinator.clone();
         let gateway = self.gateway_of(&contribution.domain);
-        if !self.is_up(&gateway, &coordinator) || self.nodes[&gateway].frozen {
+        if !self.is_up(&gateway, &coordinator) || self.nodes[&gateway].frozen.is_some() {
             return Err(Trouble::Missing("out of reach"));
         }
         let shelf = &self.nodes[&gateway].shelf;
@@ -568,6 +605,7 @@ impl World {
             parts.push(&update.0);
         }
         let hash = label(&parts);
+        self.check.on_computed(hash);
         let outcome = Outcome {
             hash,
             accuracy: 0.5,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::plan::{Deadline, Durability, Quorum, RoundPlan};
+use tombolo_core::waiting;
 
 use super::did_you_mean;
 use super::domains::{Domain, Domains};
@@ -132,15 +133,19 @@ pub(super) fn plan(file: &Section, domains: &Domains<'_>, mistakes: &mut Mistake
     } else {
         BTreeMap::new()
     };
+    let deadline = match section.value("deadline") {
+        Value::Duration(span) => Deadline::Fixed(*span),
+        _ => Deadline::Adaptive,
+    };
+    let failed_limit = section.whole("failed_limit") as u32;
+    let close_limit = section.duration("close_limit");
     RoundPlan {
         quorum,
-        deadline: match section.value("deadline") {
-            Value::Duration(span) => Deadline::Fixed(*span),
-            _ => Deadline::Adaptive,
-        },
+        deadline,
         grace: section.duration("grace"),
-        failed_limit: section.whole("failed_limit") as u32,
-        close_limit: section.duration("close_limit"),
+        failed_limit,
+        close_limit,
+        patience: waiting::patience(deadline, close_limit, failed_limit),
         durability: match section.word("durability") {
             "journal" => Durability::Journal,
             _ => Durability::Resend,

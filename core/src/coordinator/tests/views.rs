@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::membership::State;
+use crate::plan::Durability;
 use crate::view::Out as Gone;
 
 /// Domain d1 has a second gateway.
@@ -179,6 +180,27 @@ fn a_lost_gateway_is_succeeded_by_the_next_one_that_can_be_reached() {
     again.epoch = 1;
     let effects = run.tell(Message::Domain(n("d1/n1"), Control::Contribute(again)));
     assert!(matches!(effects[..], [Effect::Note(_)]), "{effects:?}");
+}
+
+/// What a gateway had contributed before it was lost is noted when another one acts already: the bytes are with neither.
+#[test]
+fn a_sum_that_is_noted_after_its_gateway_was_lost_is_waited_for_from_the_next_one() {
+    let lose = |mut run: Run| {
+        run.tell(Message::Up(n("d1/n0")));
+        run.tell(Message::Up(n("d1/n1")));
+        run.contribute(1, 0, &["d1/n0", "d1/n1", "d1/n2"]);
+        run.contribute(0, 0, &["d0/n0", "d0/n1"]);
+        run.noted(0, 0);
+        run.view(Message::Watched(n("d1/n0"), Word::Restoring));
+        run.noted(1, 0)
+    };
+    let effects = lose(Run::weighed(pair((5, 2))));
+    let folds = |effects: &[Effect]| effects.iter().any(|e| matches!(e, Effect::Fold(..)));
+    assert!(!folds(&effects), "{effects:?}");
+    let mut kept = pair((5, 2));
+    kept.round.durability = Durability::Journal;
+    let effects = lose(Run::weighed(kept));
+    assert!(folds(&effects), "the journal has its bytes: {effects:?}");
 }
 
 #[test]

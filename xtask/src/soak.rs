@@ -1,0 +1,271 @@
+//! The long proofs: the tests' own code with larger numbers, in release, and their figures in `docs/RESULTS.md`.
+//!
+//! A proof is a test that prints what it found as lines of JSON. What it is to do comes from variables in its environment; one that is set
+//! already wins over what stands here, and is named in the results. A proof that fails changes nothing.
+
+mod results;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Map, Value};
+
+use results::Section;
+
+/// What a proof found: the fields of one line.
+pub type Figures = Map<String, Value>;
+
+/// One long proof.
+struct Proof {
+    name: &'static str,
+    /// What it shows, as a sentence of `docs/RESULTS.md`.
+    shows: &'static str,
+    /// What `cargo test` is to build.
+    target: &'static [&'static str],
+    /// The test.
+    test: &'static str,
+    variables: &'static [(&'static str, &'static str)],
+    profiles: Profiles,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Profiles {
+    Release,
+    /// In both, and every line must be the same.
+    ReleaseAndDebug,
+}
+
+const PROOFS: &[Proof] = &[
+    Proof {
+        name: "core",
+        shows: "The machines of `core/` alone, whole federations of them under storms of faults: no invariant is violated and every run ends.",
+        target: &["--package", "tombolo-core", "--test", "federation"],
+        test: "no_fault_breaks_an_invariant_and_every_run_ends",
+        variables: &[("TOMBOLO_SEEDS", "20000"), ("TOMBOLO_MINUTES", "10")],
+        profiles: Profiles::Release,
+    },
+    Proof {
+        name: "actors",
+        shows: "Real actors, QUIC and TLS in virtual time, 9 to 16 nodes under faults of every kind: no invariant is violated, every run ends.",
+        target: &["--test", "sim"],
+        test: "actors::forty_seeds_of_a_minute_under_faults_break_no_invariant",
+        variables: &[("TOMBOLO_SEEDS", "1000..2000"), ("TOMBOLO_MINUTES", "5")],
+        profiles: Profiles::Release,
+    },
+    Proof {
+        name: "profiles",
+        shows: "SEED-1 across builds: the same seeds take the same course, packet by packet, in the debug and in the release profile.",
+        target: &["--test", "sim"],
+        test: "actors::five_seeds_tell_the_hash_of_their_course",
+        variables: &[],
+        profiles: Profiles::ReleaseAndDebug,
+    },
+    Proof {
+        name: "partitions",
+        shows: "Six domains cut in two in every way, both ways and one way: at most one commit of a round, and one within two deadlines of healing.",
+        target: &["--test", "sim"],
+        test: "partitions::however_six_domains_are_cut_no_round_is_committed_twice_and_all_heals",
+        variables: &[],
+        profiles: Profiles::Release,
+    },
+    Proof {
+        name: "mutants",
+        shows: "The test of the tests: bugs planted in the actors and in what writes to disk, and the first seed that finds each.",
+        target: &["--test", "sim"],
+        test: "mutants::each_planted_bug_is_found_within_two_hundred_seeds",
+        variables: &[],
+        profiles: Profiles::Release,
+    },
+    Proof {
+        name: "thousand",
+        shows: "One federation of a thousand nodes for a virtual minute: real actors, QUIC and TLS on one thread.",
+        target: &["--test", "scale"],
+        test: "a_large_federation_goes_round_for_a_virtual_minute",
+        variables: &[("TOMBOLO_NODES", "1000")],
+        profiles: Profiles::Release,
+    },
+    Proof {
+        name: "sends",
+        shows: "The share of contributions that fail when each send of one fails at random, with the ladder's retries and without.",
+        target: &["--test", "sim"],
+        test: "sends::retries_bring_failed_contributions_from_the_share_of_failed_sends_to_almost_none",
+        variables: &[("TOMBOLO_ROUNDS", "1000")],
+        profiles: Profiles::Release,
+    },
+    Proof {
+        name: "evictions",
+        shows: "Who is taken for dead though nobody is: 5 % loss and 200 ms of jitter on every path between domains.",
+        target: &["--test", "sim"],
+        test: "evictions::a_lossy_path_with_jitter_evicts_nobody",
+        variables: &[("TOMBOLO_NODE_HOURS", "1000")],
+        profiles: Profiles::Release,
+    },
+    Proof {
+        name: "kills",
+        shows: "Real processes under `kill -9` of nodes, gateways and the coordinator: the model is the one that the recorded `counted` lists give.",
+        target: &["--test", "processes"],
+        test: "kills",
+        variables: &[("TOMBOLO_KILLS", "50")],
+        profiles: Profiles::Release,
+    },
+    Proof {
+        name: "clients",
+        shows: "Real clients that lose their connections at once: all are back, and the coordinator's memory stays bounded.",
+        target: &["--test", "processes"],
+        test: "clients",
+        variables: &[("TOMBOLO_CLIENTS", "500")],
+        profiles: Profiles::Release,
+    },
+];
+
+/// Says what there is.
+pub fn list() {
+    for proof in PROOFS {
+        let numbers = proof.variables.iter();
+        let numbers: Vec<String> = numbers
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        println!("{:<10} {} {}", proof.name, proof.shows, numbers.join(" "));
+    }
+}
+
+/// Runs the proofs of those names, or all, and writes down what each found as soon as it has.
+///
+/// # Errors
+/// There is no such proof, or one fails; those after it are not begun.
+pub fn run(root: &Path, names: &[&str]) -> Result<()> {
+    let known = |name: &&&str| PROOFS.iter().any(|proof| proof.name == **name);
+    if let Some(unknown) = names.iter().find(|name| !known(name)) {
+        bail!("there is no proof {unknown:?}: see cargo xtask soak --list");
+    }
+    let wanted = |proof: &&Proof| names.is_empty() || names.contains(&proof.name);
+    for proof in PROOFS.iter().filter(wanted) {
+        let section = proof
+            .run(root)
+            .with_context(|| format!("the proof {:?}", proof.name))?;
+        let order: Vec<&str> = PROOFS.iter().map(|proof| proof.name).collect();
+        results::write(root, &section, &order)?;
+    }
+    Ok(())
+}
+
+impl Proof {
+    fn run(&self, root: &Path) -> Result<Section> {
+        let commit = results::commit(root)?;
+        let began = now();
+        let lines = self.lines(root, true)?;
+        if self.profiles == Profiles::ReleaseAndDebug {
+            let debug = self.lines(root, false)?;
+            if lines != debug {
+                bail!("release says {lines:?}, debug says {debug:?}");
+            }
+        }
+        if lines.is_empty() {
+            bail!("it found nothing: is there still a test {:?}?", self.test);
+        }
+        Ok(Section {
+            name: self.name,
+            shows: self.shows,
+            command: self.command(),
+            commit,
+            elapsed: now().saturating_duration_since(began),
+            lines,
+        })
+    }
+
+    /// The command that does it again, with what was set by hand.
+    fn command(&self) -> String {
+        let changed = |(name, usual): &&(&str, &str)| value(name).is_some_and(|set| set != *usual);
+        let changed = self.variables.iter().filter(changed);
+        let mut command: String = changed
+            .map(|(name, _)| format!("{name}={} ", value(name).unwrap_or_default()))
+            .collect();
+        command.push_str("cargo xtask soak ");
+        command.push_str(self.name);
+        command
+    }
+
+    /// Runs the test in one profile; gives the lines that it printed.
+    fn lines(&self, root: &Path, release: bool) -> Result<Vec<Figures>> {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.arg("test");
+        if release {
+            command.arg("--release");
+        }
+        command
+            .args(self.target)
+            .args([self.test, "--", "--nocapture"])
+            .current_dir(root)
+            .stdout(Stdio::piped());
+        for (name, usual) in self.variables {
+            command.env(name, value(name).unwrap_or_else(|| (*usual).to_owned()));
+        }
+        eprintln!("{}: {command:?}", self.name);
+        let mut child = command.spawn().context("cargo does not start")?;
+        let output = child.stdout.take().expect("it was asked for");
+        let mut lines = Vec::new();
+        for line in BufReader::new(output).lines() {
+            let line = line.context("its output ends in the middle")?;
+            println!("{line}");
+            lines.extend(figures(&line));
+        }
+        let status = child.wait()?;
+        if !status.success() {
+            bail!(
+                "{} failed ({status}): its message says how to replay it",
+                self.test
+            );
+        }
+        Ok(lines)
+    }
+}
+
+/// The object of JSON that a line ends with: the test's name may stand before it.
+fn figures(line: &str) -> Option<Figures> {
+    let begin = line.find('{')?;
+    serde_json::from_str(&line[begin..]).ok()
+}
+
+fn value(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "how long a proof takes is about the real world"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// A span as people say it.
+fn spoken(span: Duration) -> String {
+    match span.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds => format!("{:.1} h", seconds as f64 / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_found_behind_the_name_of_the_test() {
+        let found = figures("test core::storm ... {\"seeds\":40,\"violations\":0}").unwrap();
+        assert_eq!(found["seeds"], 40);
+        assert_eq!(figures("running 1 test"), None);
+        assert_eq!(figures("seed 3: Round { number: 2 }"), None);
+    }
+
+    #[test]
+    fn each_proof_has_a_name_of_its_own() {
+        for (index, proof) in PROOFS.iter().enumerate() {
+            assert!(!PROOFS[..index].iter().any(|other| other.name == proof.name));
+        }
+    }
+}
