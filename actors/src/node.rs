@@ -159,6 +159,8 @@ pub struct Node {
     /// It is looked again whether anybody leads.
     patience_wakes: bool,
     up: BTreeSet<NodeId>,
+    /// Silent nodes of other domains: a coordinator that begins only now must hear so.
+    watched: BTreeMap<NodeId, Word>,
     bench: Option<Bench>,
     shop: Option<Shop>,
     obtain: Option<(Round, Option<Hash>, Hash)>,
@@ -176,6 +178,7 @@ impl Node {
             gateway_wakes: false,
             patience_wakes: false,
             up: BTreeSet::new(),
+            watched: BTreeMap::new(),
             bench: None,
             shop: Some(Shop::default()),
             obtain: None,
@@ -276,7 +279,9 @@ impl Node {
             .filter(|need| need.leads)
             .map(|need| need.peer)
             .collect();
-        let led = leads.iter().any(|peer| self.up.contains(peer));
+        // Whoever has become coordinator leads itself.
+        let led = self.setup.coordinator() == *self.me()
+            || leads.iter().any(|peer| self.up.contains(peer));
         let (env, now) = (self.setup.stage.env.clone(), self.setup.stage.env.now());
         let (is_over, left, span) = {
             let mut patience = self.setup.presence.patience();
@@ -422,6 +427,7 @@ impl Node {
     }
 
     fn wan_up(&mut self, cx: &mut Cx<Self>, peer: &NodeId) {
+        self.watched.remove(peer);
         if *peer == self.setup.coordinator() {
             if self.is_gateway() {
                 self.setup.presence.joined.store(true, Ordering::Relaxed);
@@ -442,6 +448,11 @@ impl Node {
         }
     }
 
+    fn watch(&mut self, peer: NodeId, word: Word) {
+        self.watched.insert(peer.clone(), word);
+        self.tell_coordinator(tombolo_core::coordinator::Message::Watched(peer, word));
+    }
+
     fn verdict(&mut self, cx: &mut Cx<Self>, peer: NodeId, verdict: Verdict) {
         let neighbour = peer.domain() == self.me().domain();
         match verdict {
@@ -454,10 +465,7 @@ impl Node {
                     self.step_gateway(cx, gateway::Message::MemberUp(peer));
                 }
             }
-            Verdict::Lost => self.tell_coordinator(tombolo_core::coordinator::Message::Watched(
-                peer,
-                Word::Restoring,
-            )),
+            Verdict::Lost => self.watch(peer, Word::Restoring),
             Verdict::Recovered { .. } => {
                 if self.up.contains(&peer) {
                     self.wan_up(cx, &peer);
@@ -466,17 +474,11 @@ impl Node {
             Verdict::Overdue if neighbour => {
                 self.step_gateway(cx, gateway::Message::MemberOverdue(peer))
             }
-            Verdict::Overdue => self.tell_coordinator(tombolo_core::coordinator::Message::Watched(
-                peer,
-                Word::Overdue,
-            )),
+            Verdict::Overdue => self.watch(peer, Word::Overdue),
             Verdict::Left if neighbour => {
                 self.step_gateway(cx, gateway::Message::MemberLeaves(peer))
             }
-            Verdict::Left => self.tell_coordinator(tombolo_core::coordinator::Message::Watched(
-                peer,
-                Word::Left,
-            )),
+            Verdict::Left => self.watch(peer, Word::Left),
             Verdict::Suspected { .. } => {}
         }
     }
@@ -524,6 +526,9 @@ impl Actor for Node {
                 }
             }
             Message::CoordinatorStarted => {
+                for (node, word) in self.watched.clone() {
+                    self.tell_coordinator(tombolo_core::coordinator::Message::Watched(node, word));
+                }
                 let mine = self.me().clone();
                 let wan = self.up.iter().filter(|peer| peer.domain() != mine.domain());
                 for node in wan.chain([&mine]) {

@@ -108,6 +108,9 @@ impl Theatre {
             world.env(&node.id);
         }
         world.link_as_planned(&self.plan);
+        if self.plan.shares_store() {
+            world.keep_records_of(&self.plan.coordinator);
+        }
         self.mourn(world);
         for node in self.plan.nodes() {
             self.start(world, crews, &node.id)?;

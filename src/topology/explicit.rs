@@ -120,6 +120,13 @@ fn facts(plan: &Plan) -> Vec<(&'static str, String)> {
         ("links", links),
         ("state", plan.checkpoint.folder.display().to_string()),
     ];
+    if !plan.standby.is_empty() {
+        let names: Vec<&str> = plan.standby.iter().map(|node| node.as_str()).collect();
+        facts.push(("standby", names.join(" ")));
+    }
+    if let Some(url) = &plan.checkpoint.store {
+        facts.push(("store", url.clone()));
+    }
     if !plan.round.absent.is_empty() {
         let absent = plan.round.absent.iter().map(|(round, nodes)| {
             let names: Vec<&str> = nodes.iter().map(|node| node.as_str()).collect();

@@ -19,6 +19,7 @@ mod node_crash_points;
 mod nodes;
 mod partitions;
 mod probe;
+mod promotion;
 mod restart;
 mod seeds;
 mod sends;

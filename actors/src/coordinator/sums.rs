@@ -162,13 +162,13 @@ async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<(), Trouble> 
         return Ok(());
     }
     let env = setup.stage.env.as_ref();
-    let journal: Arc<str> = checkpoint::journal(contribution).into();
+    let journal: Arc<str> = checkpoint::journal(contribution, setup.term.epoch()).into();
     let tensors = tensors(setup, contribution);
     for index in 0..contribution.chunks.len() {
         let before = index / tensors * CHUNK_ELEMENTS;
         let elements = (setup.layout.len() - before).min(CHUNK_ELEMENTS);
         let pieces = source.chunk(setup, contribution, index, elements).await?;
-        let (files, journal) = (env.files(), journal.clone());
+        let (files, journal) = (env.store(), journal.clone());
         let written = work(env, Work::Bytes(elements as u64 * 4), move || {
             checkpoint::write_chunk(files.as_ref(), &journal, index, &pieces)
         });
@@ -206,14 +206,14 @@ async fn source(
     spoilt: Option<String>,
 ) -> Result<Source, Trouble> {
     let (env, noted) = (setup.stage.env.as_ref(), contribution.clone());
-    let files = env.files();
+    let (files, term) = (env.store(), setup.term.epoch());
     let kept = work(env, Work::Bytes(0), move || {
-        checkpoint::is_kept(files.as_ref(), &noted)
+        checkpoint::is_kept(files.as_ref(), &noted, term)
     });
     if spoilt.is_none() && kept.await.is_ok_and(|kept| kept) {
         return Ok(Source::Kept(
-            env.files(),
-            checkpoint::journal(contribution).into(),
+            env.store(),
+            checkpoint::journal(contribution, setup.term.epoch()).into(),
         ));
     }
     let object = Object::Contribution(contribution.round, contribution.attempt);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::obtain::obtain;
 use crate::collective::{self, region_ref};
+use crate::coordinator;
 use crate::env::{Work, work};
 use crate::link;
 use crate::shell::{ASKS_MAX, Cx, Reply, later, pause};
@@ -127,15 +128,36 @@ impl Node {
             let neighbours: Vec<NodeId> = neighbours.cloned().collect();
             neighbours.iter().for_each(|peer| self.send_view(peer));
         }
+        let coordinator = view.coordinator.clone();
+        if turn.coordinator_moved {
+            self.hand_over(&view);
+            self.look_up(cx);
+        }
         if turn.rises {
             self.rise(cx);
         } else {
             self.step_gateway(cx, gateway::Message::View(view));
+            if turn.coordinator_moved
+                && (coordinator == *self.me() || self.up.contains(&coordinator))
+            {
+                // It knows nothing of this domain yet.
+                self.step_gateway(cx, gateway::Message::CoordinatorUp);
+            }
         }
         if turn.gateway_moved && !turn.rises {
             self.step_member(cx, member::Message::GatewayUp);
         }
         self.leave_if_out();
+    }
+
+    /// Lets this node's own coordinator, if there is one at work, know that it is another one now.
+    fn hand_over(&self, view: &View) {
+        let company = self.setup.company.get();
+        if let Some(own) = company.and_then(|company| company.coordinator.as_ref())
+            && view.coordinator != *self.me()
+        {
+            own.deliver(coordinator::Message::Superseded(view.clone()));
+        }
     }
 
     /// Tells a neighbour the view, if it may not know it.
@@ -193,7 +215,8 @@ impl Node {
         for member in members {
             self.step_gateway(cx, gateway::Message::MemberUp(member));
         }
-        if self.up.contains(&self.setup.coordinator()) {
+        let coordinator = self.setup.coordinator();
+        if coordinator == *self.me() || self.up.contains(&coordinator) {
             self.step_gateway(cx, gateway::Message::CoordinatorUp);
         }
         self.step_member(cx, member::Message::GatewayUp);

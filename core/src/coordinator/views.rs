@@ -20,7 +20,7 @@ use crate::wire::{Control, DomainJoin};
 
 impl Coordinator {
     pub(super) fn is_own(&self, node: &NodeId) -> bool {
-        *node == self.plan.coordinator
+        *node == self.me
     }
 
     pub(super) fn on_up(&mut self, cx: &mut Context<'_, Effect>, node: NodeId) {
@@ -265,7 +265,7 @@ impl Coordinator {
             cx.report(Event::NodeReadmitted { node, epoch });
         }
         let mut reached: BTreeSet<NodeId> = self.reached().cloned().collect();
-        reached.insert(self.plan.coordinator.clone());
+        reached.insert(self.me.clone());
         // Who leaves waits for nothing else.
         let leavers = gone.iter().filter(|node| self.plan.may_be_gateway(node));
         reached.extend(leavers.cloned());

@@ -232,7 +232,11 @@ pub(in crate::topology) static CHECKPOINT: Table = Table {
     shown: "[checkpoint]",
     doc: "State on disk.",
     keys: &[
-        key("store", Kind::Store, "The state folder.").or("\"file:./state\""),
+        key(
+            "store",
+            Kind::Store,
+            "Where the coordinator's records lie: file:FOLDER, which is the state folder, or an object store's URL.",
+        ).or("\"file:./state\""),
         key(
             "every",
             Whole(1, ROUNDS_MAX),
