@@ -19,6 +19,7 @@ use crate::identity::Identity;
 use crate::link::{self, Link, Shelf, Wire};
 use crate::node::{self, Company, Node};
 use crate::quic::{self, Quic};
+use crate::residual::Residual;
 use crate::shell::{ASKS_MAX, Handle, Stage, TellError, supervise};
 use crate::slab::Pool;
 use crate::verbs::{self, Fabric, Verbs};
@@ -266,6 +267,7 @@ impl Crew {
         let wait = plan.heartbeat.every * tombolo_core::heartbeat::PERIODS_SILENT;
         let fabric = Fabric::new(device, wait);
         let (pool, shelf) = (Pool::default(), Shelf::default());
+        let residual: Arc<Residual> = Arc::default();
         let incarnation = stage.env.rng("incarnation").next_u64() | 1;
         let on_wan = plan.may_coordinate(&me) || plan.may_be_gateway(&me);
         let class = if on_wan { Class::Gateway } else { Class::Node };
@@ -279,11 +281,20 @@ impl Crew {
         let collective = {
             let (stage, fabric, pool, elements) =
                 (stage.clone(), fabric.clone(), pool.clone(), layout.len());
+            let residual = residual.clone();
             let ranks = plan
                 .domain(&me.domain())
                 .map_or(1, |domain| domain.nodes.len());
             supervise(&stage.clone(), Class::Node, me.as_str(), move |_| {
-                Collective::new(stage.clone(), elements, ranks, fabric.clone(), pool.clone())
+                let (fabric, pool) = (fabric.clone(), pool.clone());
+                Collective::new(
+                    stage.clone(),
+                    elements,
+                    ranks,
+                    fabric,
+                    pool,
+                    residual.clone(),
+                )
             })
         };
         let term = Term::default();
@@ -334,6 +345,7 @@ impl Crew {
                 company: company.clone(),
                 seen: seen.clone(),
                 presence: presence.clone(),
+                residual,
             };
             supervise(&stage, Class::Node, me.as_str(), move |own| {
                 Node::new(setup.clone(), own.clone())

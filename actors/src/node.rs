@@ -22,6 +22,7 @@ use crate::collective;
 use crate::coordinator::{self, TrainerFactory};
 use crate::env::{Work, work};
 use crate::link::{self, Shelf};
+use crate::residual::Residual;
 use crate::shell::{ASKS_MAX, Actor, Cx, Handle, Stage, later, pause};
 use crate::verbs::{self, Fabric};
 use tombolo_core::authorize::{Part, authorize};
@@ -36,7 +37,7 @@ use tombolo_core::text::clip;
 use tombolo_core::time::Micros;
 use tombolo_core::view::Seen;
 use tombolo_core::waiting::{self, Patience};
-use tombolo_core::wire::{Commit, Control};
+use tombolo_core::wire::Control;
 
 /// What it takes.
 #[derive(Debug)]
@@ -124,6 +125,8 @@ pub struct Setup {
     pub seen: Arc<Mutex<Seen>>,
     /// Whether it is there.
     pub presence: Arc<Presence>,
+    /// What the domain's codec has lost, if this node is its gateway.
+    pub residual: Arc<Residual>,
 }
 
 impl Setup {
@@ -366,8 +369,13 @@ impl Node {
             }
             (Part::Gateway, control) if from == view.coordinator && !is_member_word(&control) => {
                 match &control {
-                    Control::Commit(Commit { round, .. }) | Control::Abort { round, .. } => {
+                    Control::Commit(commit) => {
+                        self.forget_contributions(|of| of <= commit.round);
+                        self.remember(commit);
+                    }
+                    Control::Abort { round, .. } => {
                         self.forget_contributions(|of| of <= *round);
+                        self.setup.residual.on_abort(*round);
                     }
                     Control::Open(open) => self.forget_contributions(|of| of < open.round),
                     _ => {}

@@ -156,6 +156,8 @@ pub enum Event {
     },
     /// A node has the update that its life before has made.
     UpdateRestored { node: NodeId, round: Round },
+    /// A gateway does not know what its domain's codec lost in earlier rounds: it begins at zero.
+    ResidualLost { node: NodeId, round: Round },
     /// A node's update lies in its region.
     UpdateExported {
         node: NodeId,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::aggregate::Needs;
+use crate::compress::Codec;
 use crate::ids::{DomainId, NodeId, Round};
 
 pub use crate::ladder::Cooldown;
@@ -350,6 +351,8 @@ pub struct LinkPlan {
     pub between: (DomainId, DomainId),
     /// What `run` and `sim` impose on it.
     pub emulate: Emulate,
+    /// How contributions travel towards the coordinator.
+    pub codec: Codec,
 }
 
 /// An emulated path, each way.
@@ -430,6 +433,19 @@ impl Plan {
             .map(|node| node.id.clone())
             .filter(|id| !absent.contains(id))
             .collect()
+    }
+
+    /// How a domain's sums travel to the coordinator: within its own domain as they are. Updates that the rule must see one by one do, too.
+    pub fn codec(&self, domain: &DomainId) -> Codec {
+        let home = self.coordinator.domain();
+        let joins = |link: &&LinkPlan| {
+            let (a, b) = &link.between;
+            (a, b) == (domain, &home) || (b, a) == (domain, &home)
+        };
+        match self.links.iter().find(joins) {
+            Some(link) if self.aggregator.needs == Needs::Sum => link.codec,
+            _ => Codec::None,
+        }
     }
 
     /// The nodes that `node` keeps a link to: its domain, and across the WAN whoever may coordinate with every gateway and its successors.

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use tombolo_core::ids::NodeId;
 use tombolo_core::plan::{
     CheckpointPlan, Cooldown, HeartbeatPlan, Init, ModelPlan, Order, Plan, SecurityPlan, SyncEvery,
     TrainerKind,
@@ -45,6 +46,8 @@ pub(super) fn plan(
     let heartbeat = heartbeat(file.section("heartbeat"), &mut mistakes);
     let aggregator = rule::aggregator(file.section("aggregator"), &domains, &mut mistakes);
     let outer = rule::outer(file.section("outer"), &mut mistakes);
+    let home = coordinator.as_ref().map(NodeId::domain);
+    links::check_codecs(file, home.as_ref(), aggregator.needs, &mut mistakes);
     let (true, Some(coordinator), Some(model)) = (mistakes.is_empty(), coordinator, model) else {
         return Err(mistakes);
     };

@@ -193,11 +193,13 @@ impl SharedKeys {
         let LinkPlan {
             between: (a, b),
             emulate,
+            codec,
         } = link;
         let (first, second) = (a.min(b), a.max(b));
         self.add(
             &format!("link.emulate between {first} and {second}"),
             emulate,
         );
+        self.add(&format!("link.codec between {first} and {second}"), codec);
     }
 }

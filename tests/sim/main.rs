@@ -5,6 +5,7 @@
 mod abandoned;
 mod actors;
 mod checkpoint;
+mod codec;
 mod collective;
 mod crash_points;
 mod crowd;

@@ -77,6 +77,7 @@ fn contribution(round: u64) -> Contribution {
         exponent: 0,
         chunks: Vec::new(),
         members: vec![n("plant/gate")],
+        encoding: Default::default(),
     }
 }
 

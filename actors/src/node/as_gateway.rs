@@ -17,7 +17,7 @@ use tombolo_core::machine::{Context, Machine, Outcome};
 use tombolo_core::member;
 use tombolo_core::tensor::Hash;
 use tombolo_core::view::View;
-use tombolo_core::wire::{Control, ModelRef, Object};
+use tombolo_core::wire::{Commit, Control, ModelRef, Object};
 use tombolo_fabric::Region;
 
 /// A rank that lives and answers nothing for so many heartbeat limits, and the time that its bytes take on a slow machine, does not work.
@@ -82,8 +82,10 @@ impl Node {
         self.term = 1 + self.setup.presence.terms.fetch_add(1, Ordering::Relaxed);
         let tokens = self.setup.stage.env.rng(&format!("gateway {}", self.term));
         let gateway = Gateway::new(domain.id.clone(), ranks, layout, tokens);
-        let needs = plan.aggregator.needs;
-        self.gateway = Some(gateway.patient(patience).for_rule(needs));
+        let (needs, codec) = (plan.aggregator.needs, plan.codec(&domain.id));
+        let gateway = gateway.patient(patience).for_rule(needs);
+        self.gateway = Some(gateway.with_codec(codec));
+        self.setup.residual.clear();
         // What an earlier term wished for; what it has under way is thrown away when it comes.
         self.obtain = None;
         let view = self.setup.seen().view().clone();
@@ -275,15 +277,15 @@ impl Node {
             }
             // What the coordinator may still fetch stays until the new sum takes its place.
             let offered = node.gateway.as_ref().and_then(Gateway::offered);
-            let result = gathered.map(|(sum, chunks)| {
+            let result = gathered.map(|(bytes, parcel)| {
                 node.setup.shelf.keep(|object| match object {
                     Object::Contribution(round, old) => offered == Some((round, old)),
                     _ => true,
                 });
                 node.setup
                     .shelf
-                    .put(Object::Contribution(round, attempt), sum.bytes());
-                chunks
+                    .put(Object::Contribution(round, attempt), bytes);
+                parcel
             });
             node.step_gateway(cx, gateway::Message::Gathered(round, attempt, result));
             if node.gateway.as_ref().and_then(Gateway::offered) != Some((round, attempt)) {
@@ -317,6 +319,15 @@ impl Node {
             }
             node.obtain_next(cx);
         });
+    }
+
+    /// What the domain's codec lost of a committed contribution is sent with the next one.
+    pub(super) fn remember(&self, commit: &Commit) {
+        let domain = self.me().domain();
+        let mut listed = commit.contributions.iter();
+        let ours = listed.find(|(of, _)| *of == domain);
+        let attempt = ours.map(|(_, attempt)| *attempt);
+        self.setup.residual.on_commit(commit.round, attempt);
     }
 
     pub(super) fn forget_contributions(&self, is_over: impl Fn(Round) -> bool) {

@@ -2,12 +2,13 @@
 
 use super::round::Phase;
 use super::{Coordinator, Effect};
+use crate::compress::Codec;
 use crate::event::Event;
 use crate::ids::{Attempt, DomainId, Round};
 use crate::machine::Context;
 use crate::mutants;
 use crate::plan::Durability;
-use crate::wire::{Answer, Contribution, Control};
+use crate::wire::{Answer, CHUNK_ELEMENTS, Contribution, Control, Encoding};
 
 impl Coordinator {
     pub(super) fn on_contribute(
@@ -80,7 +81,9 @@ impl Coordinator {
         let acceptable = match self.plan.domain(&domain) {
             Some(plan) => {
                 let needs = self.plan.aggregator.needs;
-                current.acceptable(plan, &contribution, self.layout.len(), needs)
+                let codec = self.plan.codec(&domain);
+                let fits = current.acceptable(plan, &contribution, self.layout.len(), needs);
+                fits.and_then(|()| encoded(&contribution, self.layout.len(), codec))
             }
             None => Err(format!("{domain} is no domain of this federation")),
         };
@@ -179,4 +182,38 @@ impl Coordinator {
         ));
         self.check(cx);
     }
+}
+
+/// Whether a contribution is encoded as the plan says, in chunks of sizes that can be.
+fn encoded(contribution: &Contribution, elements: usize, codec: Codec) -> Result<(), String> {
+    let Encoding {
+        codec: found,
+        sizes,
+    } = &contribution.encoding;
+    if *found != codec {
+        return Err(format!(
+            "it is encoded as {found} where the plan has {codec}"
+        ));
+    }
+    if codec == Codec::None {
+        let plain = sizes.is_empty();
+        return plain
+            .then_some(())
+            .ok_or_else(|| "plain chunks need no sizes".into());
+    }
+    if sizes.len() != contribution.chunks.len() {
+        let (sizes, chunks) = (sizes.len(), contribution.chunks.len());
+        return Err(format!("{sizes} sizes of {chunks} chunks"));
+    }
+    let compressor = codec.compressor();
+    for (index, size) in sizes.iter().enumerate() {
+        let left = elements.saturating_sub(index * CHUNK_ELEMENTS);
+        let most = compressor.bytes_max(left.min(CHUNK_ELEMENTS));
+        if *size as usize > most {
+            return Err(format!(
+                "chunk {index} has {size} bytes, {most} are the most of {codec}"
+            ));
+        }
+    }
+    Ok(())
 }

@@ -1084,6 +1084,7 @@ fn contribution(domain: usize, attempt: Attempt, members: &[&str]) -> Contributi
         weight,
         exponent: crate::fold::exponent(weight).unwrap(),
         chunks: vec![hash(9)],
+        encoding: Default::default(),
     }
 }
 
