@@ -3,19 +3,23 @@
 //! The peer's name is what its certificate says, and nothing else: a connection from a node that the plan does not pair with this one, or
 //! that should have waited to be dialled, is closed.
 
+pub mod congestion;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::congestion::CubicConfig;
+use quinn::congestion::ControllerFactory;
 use quinn::{
     Connection, ConnectionError, Endpoint, EndpointConfig, IdleTimeout, TransportConfig, VarInt,
 };
 
+use self::congestion::{Fixed, Later};
 use crate::env::Env;
 use crate::identity::Identity;
 use crate::link::{self, Trouble, dials};
 use crate::shell::{Actor, Cx, Handle, Stage, later};
+use tombolo_core::congestion::Law;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
 
@@ -31,12 +35,15 @@ const DIAL_LIMIT: Duration = Duration::from_secs(4);
 const LOOK: Duration = Duration::from_millis(250);
 /// Addresses of a peer that keeps moving which one attempt follows.
 const MOVES_MAX: usize = 4;
-/// Bytes of one fetched object that may be in flight to us: two bandwidth-delay products of 200 Mbit/s at 150 ms.
-const STREAM_WINDOW: u32 = 8 << 20;
+/// Bytes of one fetched object that may be in flight to us: two bandwidth-delay products of 200 Mbit/s at 300 ms.
+const STREAM_WINDOW: u32 = 16 << 20;
 /// Bytes in flight over a whole connection.
 const CONNECTION_WINDOW: u32 = 32 << 20;
 /// Streams that a peer may open to us: what we may have fetched from it.
 const OBJECT_STREAMS: u32 = 16;
+
+/// The round trip that a connection begins with, where the plan does not know better.
+const FIRST_ROUND_TRIP: Duration = Duration::from_millis(100);
 
 /// What it takes.
 #[derive(Debug)]
@@ -52,7 +59,6 @@ pub struct Quic {
     stage: Stage,
     identity: Arc<dyn Identity>,
     endpoint: Endpoint,
-    transport: Arc<TransportConfig>,
     links: Arc<std::sync::OnceLock<BTreeMap<NodeId, Handle<link::Message>>>>,
     early: Vec<NodeId>,
     refusals: u32,
@@ -88,7 +94,7 @@ pub fn bind(
         ))
     });
     let mut server = quinn::ServerConfig::with_crypto(identity.server());
-    server.transport_config(Arc::new(transport(plan)));
+    server.transport_config(Arc::new(transport(plan, Arc::new(Fixed(Law::Cubic)))));
     server.max_incoming(HANDSHAKES_MAX);
     server.migration(true);
     let endpoint = Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)?;
@@ -96,7 +102,7 @@ pub fn bind(
 }
 
 /// Limits and timers of every connection.
-fn transport(plan: &Plan) -> TransportConfig {
+fn transport(plan: &Plan, congestion: Arc<dyn ControllerFactory + Send + Sync>) -> TransportConfig {
     let mut transport = TransportConfig::default();
     // Heartbeats keep a connection alive; without any sign of life for many periods it is given up and dialled anew.
     let idle = (plan.heartbeat.every * 12).max(Duration::from_secs(6));
@@ -111,9 +117,28 @@ fn transport(plan: &Plan) -> TransportConfig {
         .max_concurrent_uni_streams(VarInt::from_u32(OBJECT_STREAMS))
         .datagram_receive_buffer_size(Some(64 * 1024))
         .datagram_send_buffer_size(64 * 1024)
-        .initial_rtt(Duration::from_millis(100))
-        .congestion_controller_factory(Arc::new(CubicConfig::default()));
+        .initial_rtt(FIRST_ROUND_TRIP)
+        .congestion_controller_factory(congestion);
     transport
+}
+
+/// Of a connection that this node dials: the peer, and so the link, is known.
+fn transport_to(plan: &Plan, node: &NodeId, peer: &NodeId) -> TransportConfig {
+    let law = law_between(plan, node, peer);
+    let mut transport = transport(plan, Arc::new(Fixed(law)));
+    let link = plan.link(&node.domain(), &peer.domain());
+    if let Some(link) = link.filter(|_| law != Law::Cubic)
+        && !link.emulate.delay.is_zero()
+    {
+        transport.initial_rtt(2 * link.emulate.delay);
+    }
+    transport
+}
+
+/// The congestion law between two nodes.
+fn law_between(plan: &Plan, node: &NodeId, peer: &NodeId) -> Law {
+    let link = plan.link(&node.domain(), &peer.domain());
+    link.map_or(Law::Cubic, |link| link.congestion)
 }
 
 /// Whether another attempt would meet the same certificates: TLS alerts of ours or theirs. A peer that takes no connection now, because it
@@ -175,12 +200,10 @@ impl Quic {
         endpoint: Endpoint,
         links: Arc<std::sync::OnceLock<BTreeMap<NodeId, Handle<link::Message>>>>,
     ) -> Self {
-        let transport = Arc::new(transport(&stage.plan));
         Quic {
             stage,
             identity,
             endpoint,
-            transport,
             links,
             early: Vec::new(),
             refusals: 0,
@@ -200,24 +223,43 @@ impl Quic {
                 if quic.shaking >= HANDSHAKES_MAX {
                     return incoming.refuse();
                 }
+                let law = Arc::new(Later::default());
+                let config = quic.config_until_known(law.clone());
                 quic.shaking += 1;
                 let limit = quic.stage.env.sleep(HANDSHAKE_LIMIT);
                 let handshake = async move {
+                    let connecting = match config {
+                        Some(config) => incoming.accept_with(config)?,
+                        None => incoming.accept()?,
+                    };
                     tokio::select! {
                         biased;
-                        connection = incoming => connection,
+                        connection = connecting => connection,
                         () = limit => Err(ConnectionError::TimedOut),
                     }
                 };
-                later(cx, handshake, |quic, connection, _| {
+                later(cx, handshake, move |quic, connection, _| {
                     quic.shaking -= 1;
                     match connection {
-                        Ok(connection) => quic.on_accepted(connection),
+                        Ok(connection) => quic.on_accepted(connection, &law),
                         Err(error) => quic.on_refused(&error),
                     }
                 });
             },
         );
+    }
+
+    /// The configuration of one handshake. Who dials is known after it, so the congestion law is chosen then; where every link has the
+    /// default, there is nothing to choose.
+    fn config_until_known(&self, law: Arc<Later>) -> Option<Arc<quinn::ServerConfig>> {
+        let plan = &self.stage.plan;
+        if plan.links.iter().all(|link| link.congestion == Law::Cubic) {
+            return None;
+        }
+        let mut server = quinn::ServerConfig::with_crypto(self.identity.server());
+        server.transport_config(Arc::new(transport(plan, law)));
+        server.migration(true);
+        Some(Arc::new(server))
     }
 
     /// A handshake that failed over certificates or versions is told to the operator, who alone can mend it; the same trouble once.
@@ -233,7 +275,7 @@ impl Quic {
         self.refusal = reason;
     }
 
-    fn on_accepted(&self, connection: Connection) {
+    fn on_accepted(&self, connection: Connection, law: &Later) {
         let peer = match self.identity.peer(connection.peer_identity()) {
             Ok(peer) => peer,
             Err(error) => {
@@ -243,6 +285,7 @@ impl Quic {
         let link = self.links.get().and_then(|links| links.get(&peer));
         match link {
             Some(link) if dials(&self.stage.plan, &peer, &self.stage.node) => {
+                law.choose(law_between(&self.stage.plan, &self.stage.node, &peer));
                 if link
                     .post(link::Message::Attach(connection.clone()))
                     .is_err()
@@ -263,7 +306,8 @@ impl Quic {
         };
         let (crypto, server_name) = self.identity.client(&peer);
         let mut config = quinn::ClientConfig::new(crypto);
-        config.transport_config(self.transport.clone());
+        let transport = transport_to(&self.stage.plan, &self.stage.node, &peer);
+        config.transport_config(Arc::new(transport));
         let (env, endpoint) = (self.stage.env.clone(), self.endpoint.clone());
         let to = peer.clone();
         let attempt = async move {

@@ -12,6 +12,7 @@
 //! * [`machine`]: the form that every state machine has.
 //! * [`aggregate`], [`outer`], [`fold`]: the mathematics of a round.
 //! * [`compress`]: codecs, and the memory of what they lose.
+//! * [`congestion`]: how much may be on its way to a peer.
 //! * [`wire`]: what travels between nodes.
 //! * [`view`], [`membership`]: who takes part, in numbered views.
 //! * [`link`], [`heartbeat`], [`ladder`], [`member`], [`gateway`], [`coordinator`]: the state machines of a connection, of a peer's
@@ -27,6 +28,7 @@ pub mod aggregate;
 pub mod authorize;
 pub mod clock;
 pub mod compress;
+pub mod congestion;
 pub mod coordinator;
 pub mod event;
 pub mod fold;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::aggregate::Needs;
 use crate::compress::Codec;
+use crate::congestion::Law;
 use crate::ids::{DomainId, NodeId, Round};
 
 pub use crate::ladder::Cooldown;
@@ -353,6 +354,8 @@ pub struct LinkPlan {
     pub emulate: Emulate,
     /// How contributions travel towards the coordinator.
     pub codec: Codec,
+    /// How much may be on the way, each way.
+    pub congestion: Law,
 }
 
 /// An emulated path, each way.
@@ -437,15 +440,18 @@ impl Plan {
 
     /// How a domain's sums travel to the coordinator: within its own domain as they are. Updates that the rule must see one by one do, too.
     pub fn codec(&self, domain: &DomainId) -> Codec {
-        let home = self.coordinator.domain();
-        let joins = |link: &&LinkPlan| {
-            let (a, b) = &link.between;
-            (a, b) == (domain, &home) || (b, a) == (domain, &home)
-        };
-        match self.links.iter().find(joins) {
+        match self.link(domain, &self.coordinator.domain()) {
             Some(link) if self.aggregator.needs == Needs::Sum => link.codec,
             _ => Codec::None,
         }
+    }
+
+    /// What the file says between two domains, if anything.
+    pub fn link(&self, one: &DomainId, other: &DomainId) -> Option<&LinkPlan> {
+        self.links.iter().find(|link| {
+            let (a, b) = &link.between;
+            (a, b) == (one, other) || (b, a) == (one, other)
+        })
     }
 
     /// The nodes that `node` keeps a link to: its domain, and across the WAN whoever may coordinate with every gateway and its successors.

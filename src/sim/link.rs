@@ -109,6 +109,8 @@ pub struct LinkStatistics {
     pub unreachable: u64,
     /// The longest wait in the queue.
     pub queue_delay_max: Duration,
+    /// All waits in the queue together: divided by those that were taken, the mean.
+    pub queue_delay_total: Duration,
 }
 
 /// What the path does to one datagram.
@@ -249,6 +251,7 @@ impl Link {
         let wait_span = Duration::from_nanos(wait);
         let longest = &mut self.statistics.queue_delay_max;
         *longest = (*longest).max(wait_span);
+        self.statistics.queue_delay_total += wait_span;
         let sending = u128::from(bytes + HEADER_BYTES) * 8_000_000_000 / rate;
         self.free_at =
             (now.max(self.free_at)).saturating_add(u64::try_from(sending).unwrap_or(u64::MAX));

@@ -7,6 +7,8 @@ use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 use tombolo_core::aggregate::{self, Needs};
 use tombolo_core::compress::{Codec, MILLION};
+use tombolo_core::congestion::Law;
+use tombolo_core::congestion::delay_gradient::Settings;
 use tombolo_core::plan::{
     Deadline, DomainPlan, Emulate, Fabric, HeartbeatPlan, LinkPlan, OuterKind, Partition, Plan,
     Quorum, SyncEvery,
@@ -176,7 +178,14 @@ fn show_link(link: &LinkPlan) -> String {
         }
         plain => format!(" {plain}"),
     };
-    format!("{a} - {b}{codec} {}", show_path(&link.emulate))
+    let congestion = match link.congestion {
+        Law::Cubic => String::new(),
+        Law::Bbr => " bbr".to_owned(),
+        law @ Law::DelayGradient(Settings { factor, additive }) => {
+            format!(" {law} (factor {factor}, additive {additive})")
+        }
+    };
+    format!("{a} - {b}{codec}{congestion} {}", show_path(&link.emulate))
 }
 
 fn show_path(path: &Emulate) -> String {

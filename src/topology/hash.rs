@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Debug, Write};
 
 use serde::{Deserialize, Serialize};
+use tombolo_core::congestion::Law;
 use tombolo_core::plan::{
     AggregatorPlan, LinkPlan, ModelPlan, OuterPlan, Partition, Plan, RoundPlan,
 };
@@ -194,6 +195,7 @@ impl SharedKeys {
             between: (a, b),
             emulate,
             codec,
+            congestion,
         } = link;
         let (first, second) = (a.min(b), a.max(b));
         self.add(
@@ -201,5 +203,12 @@ impl SharedKeys {
             emulate,
         );
         self.add(&format!("link.codec between {first} and {second}"), codec);
+        if *congestion != Law::Cubic {
+            // A link of the default has the hash it always had.
+            self.add(
+                &format!("link.congestion between {first} and {second}"),
+                congestion,
+            );
+        }
     }
 }

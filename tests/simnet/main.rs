@@ -5,6 +5,7 @@
     reason = "tests of the seam itself compare it with what it hides"
 )]
 
+mod congestion;
 mod determinism;
 mod echo;
 mod faults;

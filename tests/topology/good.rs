@@ -352,6 +352,10 @@ fn the_hash_sees_whatever_decides_the_outcome() {
         "[outer]\noptimizer = \"adam\"\nbeta2 = 0.8",
         "[outer]\noptimizer = \"adam\"\nepsilon = 0.8",
         "[[link]]\nbetween = [\"hq\", \"plant\"]\nemulate = { delay = \"1ms\" }",
+        "[[link]]\nbetween = [\"hq\", \"plant\"]\ncongestion = \"bbr\"",
+        "[[link]]\nbetween = [\"hq\", \"plant\"]\ncongestion = \"delay-gradient\"",
+        "[[link]]\nbetween = [\"hq\", \"plant\"]\ncongestion = \"delay-gradient\"\nfactor = 0.5",
+        "[[link]]\nbetween = [\"hq\", \"plant\"]\ncongestion = \"delay-gradient\"\nadditive = 0.1",
     ] {
         hashes.push(config_hash(&read(&format!("{SMALL}\n{change}\n"))));
     }
@@ -657,4 +661,31 @@ fn standbys_and_stores_reach_the_plan() {
             assert!(said.contains("--features object-store-cloud"), "{said}");
         }
     }
+}
+
+#[test]
+fn congestion_laws_reach_the_plan_and_the_default_changes_no_hash() {
+    use tombolo_core::congestion::{Law, delay_gradient::Settings};
+    let link = |keys: &str| {
+        read(&format!(
+            "{SMALL}\n[[link]]\nbetween = [\"hq\", \"plant\"]\n{keys}\n"
+        ))
+    };
+    let law = |plan: &tombolo_core::plan::Plan| plan.links[0].congestion;
+    let shown = |plan: &tombolo_core::plan::Plan| explicit(plan).to_string();
+    let (plain, cubic) = (link(""), link("congestion = \"cubic\""));
+    assert_eq!((law(&plain), law(&cubic)), (Law::Cubic, Law::Cubic));
+    assert_eq!(config_hash(&plain), config_hash(&cubic));
+    assert_eq!(law(&link("congestion = \"bbr\"")), Law::Bbr);
+    let usual = link("congestion = \"delay-gradient\"");
+    assert_eq!(law(&usual), Law::DelayGradient(Settings::default()));
+    let plan = link("congestion = \"delay-gradient\"\nfactor = 0.5\nadditive = 0.1");
+    let settings = Settings {
+        factor: 0.5,
+        additive: 0.1,
+    };
+    assert_eq!(law(&plan), Law::DelayGradient(settings));
+    let said = "hq - plant delay-gradient (factor 0.5, additive 0.1)";
+    assert!(shown(&plan).contains(said), "{}", shown(&plan));
+    assert!(!shown(&plain).contains("cubic"));
 }

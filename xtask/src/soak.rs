@@ -104,6 +104,14 @@ const PROOFS: &[Proof] = &[
         profiles: Profiles::Release,
     },
     Proof {
+        name: "congestion",
+        shows: "100 MB over a simulated path under each congestion law, start-up included: shares of the path's rate, mean queueing delay, drops.",
+        target: &["--test", "simnet"],
+        test: "congestion::delay_gradient_fills_the_path_beside_cubic_and_bbr_with_a_short_queue",
+        variables: &[("TOMBOLO_CELLS", "all")],
+        profiles: Profiles::Release,
+    },
+    Proof {
         name: "kills",
         shows: "Real processes under `kill -9` of nodes, gateways and the coordinator: the model is the one that the recorded `counted` lists give.",
         target: &["--test", "processes"],

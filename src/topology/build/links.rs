@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tombolo_core::aggregate::Needs;
 use tombolo_core::compress::{Codec, MILLION};
+use tombolo_core::congestion::Law;
+use tombolo_core::congestion::delay_gradient::Settings;
 use tombolo_core::ids::DomainId;
 use tombolo_core::plan::{Emulate, LinkPlan};
 
@@ -32,6 +34,7 @@ pub(super) fn plan(
             }
         }
         let (a, b) = (one.text(), two.text());
+        check_congestion(link, mistakes);
         if a == b {
             mistakes.push(
                 Mistake::at(
@@ -63,6 +66,7 @@ pub(super) fn plan(
                 between: (a, b),
                 emulate: emulate(link.section("emulate")),
                 codec: codec(link),
+                congestion: congestion(link),
             });
         }
     }
@@ -78,6 +82,38 @@ fn codec(link: &Section) -> Codec {
             halves,
         },
         plain => plain,
+    }
+}
+
+/// The law of a link's connections.
+fn congestion(link: &Section) -> Law {
+    match link.word("congestion") {
+        "bbr" => Law::Bbr,
+        "delay-gradient" => Law::DelayGradient(Settings {
+            factor: link.number("factor"),
+            additive: link.number("additive"),
+        }),
+        _ => Law::Cubic,
+    }
+}
+
+/// Refuses settings of the law that is not chosen.
+fn check_congestion(link: &Section, mistakes: &mut Mistakes) {
+    let law = link.word("congestion");
+    if law == "delay-gradient" {
+        return;
+    }
+    for key in ["factor", "additive"] {
+        if link.gives(key) {
+            mistakes.push(
+                Mistake::at(
+                    &link.place(key),
+                    format!("`{key}` has no meaning for congestion {law:?}"),
+                )
+                .label("only delay-gradient has it")
+                .help("remove it, or write congestion = \"delay-gradient\""),
+            );
+        }
     }
 }
 

@@ -94,11 +94,20 @@ pub(in crate::topology) static LINK: Table = Table {
         )
         .or("\"1%\""),
         key("congestion", Word, "The congestion law.")
-            .words(&["cubic"])
-            .later(&["bbr", "delay-gradient"])
+            .words(&["cubic", "bbr", "delay-gradient"])
             .or("\"cubic\""),
-        later("factor", "Of the delay-gradient law."),
-        later("additive", "Of the delay-gradient law."),
+        key(
+            "factor",
+            Number(0.05, 1.0),
+            "Of delay-gradient: the share of the queueing delay above its target by which the window is cut each round trip.",
+        )
+        .or("0.4"),
+        key(
+            "additive",
+            Number(0.005, 0.25),
+            "Of delay-gradient: the share of the window that is added each round trip while the queue is empty.",
+        )
+        .or("0.03"),
         key("overload", Word, "What gives way when a link is full.")
             .words(&["delay"])
             .later(&["drop", "adapt"])
