@@ -450,7 +450,7 @@ impl DelayGradient {
             self.full_rounds += 1;
             let (window, before) = self.before_cuts;
             let is_cut = self.window < window * RIVAL_CUT;
-            if self.full_rounds >= 6 && is_cut && round_trip > before - target / 2.0 {
+            if self.full_rounds >= 6 && is_cut && queue > (before - self.base.shortest) / 2.0 {
                 if !self.rival {
                     self.window = window;
                 }
@@ -464,12 +464,12 @@ impl DelayGradient {
         self.empty_rounds = if is_empty { self.empty_rounds + 1 } else { 0 };
     }
 
-    /// What a law that listens to loss does: little by little up, down at once.
+    /// What a law that listens to loss does: little by little up, down at once. Twice the usual step, as only loss holds the rival back.
     fn compete(&mut self, lost: f64) {
         if lost > RIVAL_LOSS {
             self.window *= 1.0 - RIVAL_STEP;
         } else {
-            self.window += (self.window * self.settings.additive).max(self.packet);
+            self.window += (self.window * self.settings.additive * 2.0).max(self.packet);
         }
     }
 }
