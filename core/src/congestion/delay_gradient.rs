@@ -33,7 +33,7 @@ const FAIRNESS: (f64, f64) = (1.0, 1.8);
 /// The queue is a rival's if the window was cut to this share and the queue did not follow.
 const RIVAL_CUT: f64 = 0.7;
 /// What such a round takes.
-const RIVAL_STEP: f64 = 0.2;
+const RIVAL_STEP: f64 = 0.15;
 /// How far a round trip may grow while the law competes.
 const RIVAL_DELAY: f64 = 1.5;
 /// Loss of a round that makes room for a rival. A path that loses as much at random has none: it would have given up.
@@ -450,11 +450,14 @@ impl DelayGradient {
             self.full_rounds += 1;
             let (window, before) = self.before_cuts;
             let is_cut = self.window < window * RIVAL_CUT;
-            if self.full_rounds >= 6 && is_cut && queue > (before - self.base.shortest) / 2.0 {
-                if !self.rival {
-                    self.window = window;
-                }
+            let stays = queue > (before - self.base.shortest) / 2.0;
+            let is_least = self.window < 2.0 * LEAST_PACKETS * self.packet;
+            let is_known = self.rival || self.full_rounds < 6;
+            if !is_known && is_cut && (stays || is_least) {
                 self.rival = true;
+                // What is left of the delay is not ours; the window need not have been cut.
+                self.window = window;
+                self.before_cuts.1 = round_trip;
             }
         } else {
             self.full_rounds = 0;
