@@ -27,6 +27,7 @@ mod new;
 mod node;
 mod output;
 mod processes;
+mod promote;
 mod readmit;
 mod run;
 mod schema;
@@ -51,6 +52,8 @@ pub enum Exit {
     Usage,
     /// No round ever met its quorum.
     NoQuorum,
+    /// It was the coordinator, and another node is it now.
+    SteppedDown,
     /// Ctrl-C.
     Interrupted,
     /// SIGTERM.
@@ -58,11 +61,12 @@ pub enum Exit {
 }
 
 impl Exit {
-    const ALL: [Exit; 6] = [
+    const ALL: [Exit; 7] = [
         Exit::Done,
         Exit::Failed,
         Exit::Usage,
         Exit::NoQuorum,
+        Exit::SteppedDown,
         Exit::Interrupted,
         Exit::Terminated,
     ];
@@ -73,6 +77,7 @@ impl Exit {
             Exit::Failed => 1,
             Exit::Usage => 2,
             Exit::NoQuorum => 3,
+            Exit::SteppedDown => 4,
             Exit::Interrupted => 130,
             Exit::Terminated => 143,
         }
@@ -131,6 +136,8 @@ enum Command {
     Checkpoint(checkpoint::Checkpoint),
     /// Show what runs in a state folder.
     Status(status::Status),
+    /// Make a standby the coordinator, after the one before it was lost.
+    Promote(promote::Promote),
     /// Let an evicted node in again before its cool-down is over.
     Readmit(readmit::Readmit),
     /// Make, issue and show certificates.
@@ -173,6 +180,7 @@ pub fn main() -> ExitCode {
         Command::Check(command) => command.run(&common),
         Command::Checkpoint(command) => command.run(&common),
         Command::Status(command) => command.run(&common),
+        Command::Promote(command) => command.run(&common),
         Command::Readmit(command) => command.run(&common),
         Command::Certs(command) => command.run(&common),
         Command::Schema(command) => command.run(),

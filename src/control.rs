@@ -6,10 +6,10 @@
 mod client;
 mod status;
 
-pub use client::{ControlError, ReadmitError, processes, readmit};
+pub use client::{ControlError, PromoteError, ReadmitError, processes, promote, readmit};
 pub use status::{
-    LinkState, LinkStatus, MemberStatus, MembershipStatus, NodeStatus, Open, Request, Response,
-    RoundsStatus, Status,
+    LinkState, LinkStatus, MemberStatus, MembershipStatus, NodeStatus, NotPromoted, Open, Request,
+    Response, RoundsStatus, Status,
 };
 
 pub(crate) use status::{History, Sources};
@@ -38,6 +38,9 @@ const CLIENT_LIMIT: Duration = Duration::from_millis(500);
 /// How long an actor may take to answer what a client asked of it.
 const ACTOR_LIMIT: Duration = Duration::from_secs(2);
 
+/// How long a promotion may take: the store is asked a few times.
+const PROMOTION_LIMIT: Duration = Duration::from_secs(20);
+
 /// Clients that may wait meanwhile.
 const BACKLOG: i32 = 16;
 
@@ -51,7 +54,7 @@ impl Control {
     /// Begins to serve in the state folder, under the name of this process's first node.
     pub fn serve(state: &Path, first: &NodeId, sources: Sources) -> io::Result<Control> {
         let path = state.join("run");
-        let name = format!("control-{}.{}.sock", first.domain(), first.name());
+        let name = socket_name(first);
         let named = |error: io::Error| {
             let path = path.join(&name);
             io::Error::new(
@@ -77,6 +80,11 @@ impl Drop for Control {
         // What is left over is found to be dead by whoever connects.
         let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
     }
+}
+
+/// The socket of a process by its first node.
+fn socket_name(first: &NodeId) -> String {
+    format!("control-{}.{}.sock", first.domain(), first.name())
 }
 
 /// A listening socket at `name` in `folder`. The path to it is short however long the folder's own is: a socket address holds 107 bytes.
@@ -128,6 +136,7 @@ async fn attend(mut client: UnixStream, sources: &Sources) -> io::Result<()> {
     let response = match serde_json::from_slice::<Request>(&line) {
         Ok(Request::Status) => Response::Status(Box::new(sources.status())),
         Ok(Request::Readmit { node }) => readmitted(node, sources).await,
+        Ok(Request::Promote { node }) => promoted(node, sources).await,
         Err(error) => Response::Error {
             message: format!(
                 "expected one line of at most {REQUEST_BYTES_MAX} bytes, {{\"request\":\"status\"}} for instance: {error}"
@@ -143,8 +152,30 @@ async fn attend(mut client: UnixStream, sources: &Sources) -> io::Result<()> {
     tokio::time::timeout(CLIENT_LIMIT, written).await?
 }
 
+async fn promoted(node: NodeId, sources: &Sources) -> Response {
+    let coordinator = match sources.standby(&node) {
+        Ok(coordinator) => coordinator,
+        Err(reason) => return Response::NotPromoted { reason },
+    };
+    let asked = coordinator.ask(coordinator::Message::Promote);
+    match tokio::time::timeout(PROMOTION_LIMIT, asked).await {
+        Ok(Ok(Ok(epoch))) => Response::Promoted { node, epoch },
+        Ok(Ok(Err(reason))) => Response::NotPromoted {
+            reason: NotPromoted::Refused { node, reason },
+        },
+        Ok(Err(error)) => Response::Error {
+            message: format!("{node} does not answer: {error}"),
+        },
+        Err(_) => Response::Error {
+            message: format!(
+                "{node} did not answer within {PROMOTION_LIMIT:?} and may still become coordinator; `tombolo status` shows whether it did: does the store answer?"
+            ),
+        },
+    }
+}
+
 async fn readmitted(node: NodeId, sources: &Sources) -> Response {
-    let Some(coordinator) = &sources.coordinator else {
+    let Some(coordinator) = sources.coordinator() else {
         let message = "the coordinator is not in this process".to_owned();
         return Response::Error { message };
     };

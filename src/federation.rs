@@ -13,13 +13,14 @@ mod waiting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use tombolo_actors::aggregate::Weigh;
-use tombolo_actors::checkpoint::Store;
+use tombolo_actors::checkpoint::{Probe, Store};
 use tombolo_actors::crew::{Crew, Kit};
+use tombolo_actors::env::Files;
 use tombolo_actors::shell::{Census, Stage};
 use tombolo_actors::slab::Pool;
 use tombolo_core::aggregate::Aggregator;
@@ -32,6 +33,7 @@ use tombolo_fabric::{VerbsProvider, shm::Shm};
 
 use crate::control::{Control, History, Sources};
 use crate::identity::{NodeIdentity, pki};
+use crate::store::{self, ObjectFiles, ObjectStore};
 use crate::topology::{self, Diagnosis, Options, SharedKeys, TopologyFile};
 use crate::world::{World, WorldOptions};
 use tombolo_actors::identity::IdentityError;
@@ -40,7 +42,7 @@ pub(crate) use blueprint::{Blueprint, Built};
 pub use ledger::Ledger;
 pub use recorder::Recorder;
 pub use report::Report;
-pub use running::{DEPARTED, Interrupt, NOT_DRAINED, Running};
+pub use running::{DEPARTED, Interrupt, NOT_DRAINED, Running, STEPPED_DOWN};
 pub use state::{StateError, StateFolder};
 pub use tombolo_core::waiting::named;
 pub(crate) use waiting::Waiting;
@@ -61,6 +63,14 @@ pub enum FederationError {
     /// The state folder.
     #[error(transparent)]
     State(#[from] StateError),
+    /// The store of the coordinator's records.
+    #[error("{0}")]
+    Store(String),
+    /// There is a run in the store of the coordinator's records.
+    #[error(
+        "the store {0} holds a run already; give --resume to go on with it, or `store` another URL"
+    )]
+    StoreOccupied(String),
     /// The trainer.
     #[error("the trainer of {node} cannot be made: {reason}")]
     Trainer {
@@ -121,6 +131,7 @@ impl From<Diagnosis> for FederationError {
 /// ```
 pub struct Federation {
     blueprint: Blueprint,
+    objects: Option<Arc<dyn ObjectStore>>,
     resume: bool,
     emulate: bool,
 }
@@ -181,6 +192,7 @@ impl Federation {
     fn from_source(source: Source) -> Result<Self, FederationError> {
         Ok(Federation {
             blueprint: Blueprint::read(source)?,
+            objects: None,
             resume: false,
             emulate: false,
         })
@@ -192,11 +204,50 @@ impl Federation {
     }
 
     /// What the coordinator has written down, for reading, also while a run is at work.
-    pub fn store(&self) -> Store {
+    ///
+    /// # Errors
+    /// [`FederationError::Store`]: there is no way to the object store.
+    pub fn store(&self) -> Result<Store, FederationError> {
         let plan = self.plan();
-        let files = crate::world::look(&plan.checkpoint.folder, &plan.coordinator);
-        let configuration = Hash(topology::config_hash(plan));
-        Store::new(files, configuration, plan.checkpoint.every, Pool::default())
+        let files = match self.open_store()? {
+            Some(files) => files,
+            None => crate::world::look(&plan.checkpoint.folder, &plan.coordinator),
+        };
+        Ok(records(plan, files))
+    }
+
+    /// Where that is, for people.
+    pub fn store_place(&self) -> String {
+        let checkpoint = &self.plan().checkpoint;
+        match &checkpoint.store {
+            Some(url) => url.clone(),
+            None => checkpoint.folder.display().to_string(),
+        }
+    }
+
+    /// The object store of the coordinator's records; none if they lie in a folder.
+    fn open_store(&self) -> Result<Option<Arc<dyn Files>>, FederationError> {
+        let plan = self.plan();
+        let failed = |error: std::io::Error| FederationError::Store(error.to_string());
+        let patience = store::patience(plan);
+        Ok(match (&self.objects, &plan.checkpoint.store) {
+            (Some(objects), _) => {
+                let files = ObjectFiles::new(objects.clone(), self.store_place(), patience);
+                Some(Arc::new(files.map_err(failed)?))
+            }
+            (None, Some(url)) => Some(store::open(url, patience).map_err(failed)?),
+            (None, None) => None,
+        })
+    }
+
+    /// Whose run an object store holds, if it may be gone on with.
+    fn probe(&self, store: &Store) -> Result<Option<Probe>, FederationError> {
+        let probe = store.probe();
+        let probe = probe.map_err(|error| FederationError::Store(error.to_string()))?;
+        match probe {
+            Some(_) if !self.resume => Err(FederationError::StoreOccupied(self.store_place())),
+            probe => Ok(probe),
+        }
     }
 
     /// The text of a topology that came through a pipe, so that no other process can read it there.
@@ -241,6 +292,15 @@ impl Federation {
     #[must_use]
     pub fn state(mut self, folder: impl AsRef<Path>) -> Self {
         self.blueprint.plan.checkpoint.folder = absolute(folder.as_ref());
+        self
+    }
+
+    /// Keeps the coordinator's records in an object store of yours, which must be able to create an object only if it is absent.
+    #[must_use]
+    pub fn store_in(mut self, objects: Arc<dyn ObjectStore>) -> Self {
+        self.objects = Some(objects);
+        let place = "an object store of the program's own".to_owned();
+        self.blueprint.plan.checkpoint.store = Some(place);
         self
     }
 
@@ -307,6 +367,9 @@ impl Federation {
         check_ports(plan, &nodes)?;
         let keys = SharedKeys::of(plan);
         StateFolder::check(&plan.checkpoint.folder, &keys, self.resume)?;
+        if let Some(files) = self.open_store()? {
+            self.probe(&records(plan, files))?;
+        }
         forget_addresses(plan, &nodes)
     }
 
@@ -320,9 +383,15 @@ impl Federation {
     /// Whatever can fail comes before the state folder is taken: a start that was refused leaves no run behind.
     fn start(self, nodes: BTreeSet<NodeId>) -> Result<Running, FederationError> {
         self.blueprint.check_rules()?;
+        // Whoever never coordinates needs no way to the store, nor credentials for it.
+        let may_coordinate = |node| self.plan().may_coordinate(node);
+        let objects = match nodes.iter().any(may_coordinate) {
+            true => self.open_store()?,
+            false => None,
+        };
         let machine = |error: std::io::Error| FederationError::Machine(error.to_string());
         let first = nodes.iter().next().expect("at least one node is started");
-        let built = self.blueprint.build(first);
+        let built = self.blueprint.clone().build(first);
         let built = built.map_err(|reason| FederationError::Trainer {
             node: first.clone(),
             reason,
@@ -336,18 +405,30 @@ impl Federation {
         }
         check_ports(&plan, &nodes)?;
         let folder = &plan.checkpoint.folder;
-        let state = if hosts_coordinator {
+        let (mut state, mut run) = (None, Hash::default());
+        if hosts_coordinator {
+            let store = objects.clone().map(|files| records(&plan, files));
+            let probe = store.as_ref().map(|store| self.probe(store)).transpose()?;
             let keys = SharedKeys::of(&plan);
-            Some(StateFolder::open(folder, &keys, self.resume)?)
-        } else {
-            None
-        };
-        let run = state.as_ref().map_or(Default::default(), StateFolder::run);
+            let opened = StateFolder::open(folder, &keys, self.resume)?;
+            // Another machine may have begun it, or this one's folder is new.
+            run = probe.flatten().map_or(opened.run(), |probe| probe.run);
+            if let Some(store) = store {
+                let claimed = store.claim(run);
+                claimed.map_err(|error| FederationError::Store(error.to_string()))?;
+            }
+            state = Some(opened);
+        }
         let mut options = WorldOptions::from(plan.as_ref());
         if self.emulate {
             options.links.clone_from(&plan.links);
         }
         let world = World::new(options).map_err(machine)?;
+        match objects {
+            Some(files) => world.keep_records_in(files),
+            None if plan.shares_store() => world.keep_records_of(&plan.coordinator),
+            None => {}
+        }
         let provider = Shm::new(plan.checkpoint.folder.join("run").join("fabric"));
 
         let (events, _) = broadcast::channel(EVENTS_KEPT);
@@ -355,18 +436,32 @@ impl Federation {
             .then(|| Recorder::start(folder_events(&plan)))
             .transpose()
             .map_err(machine)?;
+        let recorder = Arc::new(Mutex::new(recorder));
         let history = Arc::new(History::new(plan.rounds));
         let ledger = Arc::new(Ledger::default());
+        let (roles, role_changes) = watch::channel(());
         let sink: Arc<dyn Fn(Event) + Send + Sync> = {
-            let (events, lines) = (events.clone(), recorder.as_ref().map(Recorder::sender));
-            let (history, ledger) = (history.clone(), ledger.clone());
+            let (events, recorder, plan) = (events.clone(), recorder.clone(), plan.clone());
+            let (history, ledger, hosted) = (history.clone(), ledger.clone(), nodes.clone());
             Arc::new(move |event: Event| {
                 tracing::debug!(?event);
                 history.record(&event);
-                if let Some(lines) = &lines {
-                    lines.record(&event);
-                }
+                record(&recorder, &plan, &event);
                 ledger.record(&event);
+                match &event {
+                    Event::CoordinatorSteppedDown {
+                        by,
+                        epoch,
+                        acted: true,
+                        ..
+                    } if !hosted.contains(by) => ledger.end(format!(
+                        "{STEPPED_DOWN}{by} is the coordinator since membership view {epoch}; start this process again, and it goes on without coordinating"
+                    )),
+                    Event::CoordinatorSteppedDown { .. } | Event::CoordinatorPromoted { .. } => {
+                        roles.send_replace(());
+                    }
+                    _ => {}
+                }
                 // Nobody listening is no error.
                 let _ = events.send(event);
             })
@@ -429,6 +524,7 @@ impl Federation {
             world,
             state,
             recorder,
+            role_changes,
         })
     }
 }
@@ -458,6 +554,26 @@ fn forget_addresses(plan: &Plan, nodes: &BTreeSet<NodeId>) -> Result<(), Federat
             .map_err(|error| FederationError::Machine(error.to_string()))?;
     }
     Ok(())
+}
+
+/// Records an event, if this process is the one that does.
+fn record(recorder: &Mutex<Option<Recorder>>, plan: &Plan, event: &Event) {
+    let mut recorder = recorder.lock().unwrap_or_else(PoisonError::into_inner);
+    if matches!(event, Event::CoordinatorPromoted { .. }) && recorder.is_none() {
+        let started = Recorder::start(folder_events(plan));
+        let started =
+            started.inspect_err(|error| tracing::error!(%error, "events are not recorded"));
+        *recorder = started.ok();
+    }
+    if let Some(recorder) = recorder.as_ref() {
+        recorder.sender().record(event);
+    }
+}
+
+/// The coordinator's records in those files.
+fn records(plan: &Plan, files: Arc<dyn Files>) -> Store {
+    let configuration = Hash(topology::config_hash(plan));
+    Store::new(files, configuration, plan.checkpoint.every, Pool::default())
 }
 
 fn folder_events(plan: &Plan) -> PathBuf {

@@ -21,9 +21,10 @@ pub use disk::{Disk, Kind, OpenFile};
 /// Where parts are written.
 const PARTIAL: &str = ".partial";
 
-/// A folder of files that this process alone changes.
+/// A folder of files, which this process alone changes unless it is [shared](FolderFiles::share).
 pub struct FolderFiles {
     disk: Arc<dyn Disk>,
+    partial: String,
     next: AtomicU64,
     /// Folders whose names are known to stay: one that is found may have been made by a life that was killed before it synchronized.
     settled: Mutex<BTreeSet<String>>,
@@ -36,16 +37,34 @@ impl FolderFiles {
     /// What the disk says, with the path.
     pub fn open(disk: Arc<dyn Disk>) -> io::Result<Self> {
         let files = FolderFiles::look(disk);
-        if files.disk.kind(PARTIAL)?.is_some() {
-            files.discard(PARTIAL)?;
-        }
+        files.clear()?;
         Ok(files)
+    }
+
+    /// A disk that others change, too: what this one has half written is kept apart by the name, which no other life bears.
+    pub fn share(disk: Arc<dyn Disk>, name: &str) -> Self {
+        let files = FolderFiles {
+            partial: format!("{PARTIAL}.{name}"),
+            ..FolderFiles::look(disk)
+        };
+        // What cannot be cleared now is in the way of the first change, which says so.
+        let _ = files.clear();
+        files
+    }
+
+    /// Clears what a crash has left half written.
+    fn clear(&self) -> io::Result<()> {
+        match self.disk.kind(&self.partial)? {
+            Some(_) => self.discard(&self.partial),
+            None => Ok(()),
+        }
     }
 
     /// A disk that somebody else may be using: for reading.
     pub fn look(disk: Arc<dyn Disk>) -> Self {
         FolderFiles {
             disk,
+            partial: PARTIAL.to_owned(),
             next: AtomicU64::new(0),
             settled: Mutex::default(),
         }
@@ -99,14 +118,14 @@ impl FolderFiles {
 
     fn partial(&self) -> io::Result<String> {
         // Its name need not stay: what is in it is nothing yet, or nothing any more.
-        if self.disk.kind(PARTIAL)?.is_none() {
-            match self.disk.make_folder(PARTIAL) {
+        if self.disk.kind(&self.partial)?.is_none() {
+            match self.disk.make_folder(&self.partial) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 made => made?,
             }
         }
         let nth = self.next.fetch_add(1, Ordering::Relaxed);
-        Ok(format!("{PARTIAL}/{nth}"))
+        Ok(format!("{}/{nth}", self.partial))
     }
 
     /// Writes a part and hands it to `publish`; whatever happens, no part is left.

@@ -6,6 +6,7 @@
 //! * [`topology`]: one TOML file, checked; every mistake at once.
 //! * [`identity`]: certificates and who may speak for whom.
 //! * [`learn`]: the built-in data, models and partitions.
+//! * [`store`]: where the coordinator's records lie, a folder or an object store.
 //! * [`world`] and [`sim`]: the two worlds in which the same actors live, real and simulated.
 
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@ pub mod identity;
 pub mod learn;
 pub mod sim;
 pub mod simulation;
+pub mod store;
 pub mod topology;
 pub mod world;
 

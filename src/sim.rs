@@ -117,6 +117,8 @@ struct State {
     nodes: BTreeMap<NodeId, Node>,
     directory: BTreeMap<NodeId, SocketAddr>,
     mourners: Vec<Mourner>,
+    /// Whose disk holds the coordinator's records, if several nodes may be coordinator in turn.
+    shared: Option<NodeId>,
 }
 
 /// Is told of each node whose life ends, and shown what its disk holds then.
@@ -166,6 +168,7 @@ impl SimWorld {
                     nodes: BTreeMap::new(),
                     directory: BTreeMap::new(),
                     mourners: Vec::new(),
+                    shared: None,
                 }),
             }),
         }
@@ -326,6 +329,11 @@ impl SimWorld {
         drop(state);
         drop(old);
         fresh
+    }
+
+    /// Keeps the coordinator's records on this node's disk, whoever coordinates: a folder that all of them reach, whatever their links do.
+    pub fn keep_records_of(&self, node: &NodeId) {
+        self.shared.lock().shared = Some(node.clone());
     }
 
     /// Empties a node's disk.

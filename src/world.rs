@@ -98,6 +98,9 @@ struct Shared {
     pool: Pool,
     addresses: Arc<Addresses>,
     emulation: Emulation,
+    store: OnceLock<Arc<dyn Files>>,
+    /// Whose folder holds the coordinator's records, if several nodes may be coordinator in turn.
+    shared: OnceLock<NodeId>,
     nodes: Mutex<BTreeMap<NodeId, Node>>,
 }
 
@@ -198,6 +201,8 @@ impl World {
                 pool,
                 addresses,
                 emulation: Emulation::new(options.seed, &options.links),
+                store: OnceLock::new(),
+                shared: OnceLock::new(),
                 nodes: Mutex::new(BTreeMap::new()),
             }),
             system,
@@ -226,6 +231,7 @@ impl World {
             life: lives,
             reset_key: reset_key(&folder.join(RESET_KEY), &files)?,
             files: files.clone(),
+            records: OnceLock::new(),
             network: run_scope(&self.shared.network)?,
             gateway: run_scope(&self.shared.gateway)?,
             rule: OnceLock::new(),
@@ -240,6 +246,18 @@ impl World {
             },
         );
         Ok(env)
+    }
+
+    /// Keeps the coordinator's records in this store instead of its own files. Once, before any node starts.
+    pub(crate) fn keep_records_in(&self, store: Arc<dyn Files>) {
+        // Fails only if there is one.
+        let _ = self.shared.store.set(store);
+    }
+
+    /// Keeps the coordinator's records in this node's folder, whoever coordinates. Once, before any node starts.
+    pub(crate) fn keep_records_of(&self, node: &NodeId) {
+        // Fails only if there is one.
+        let _ = self.shared.shared.set(node.clone());
     }
 
     /// How nodes find each other.
@@ -361,6 +379,8 @@ struct WorldEnv {
     life: u64,
     reset_key: [u8; 64],
     files: Arc<FolderFiles>,
+    /// The folder of the coordinator's records, once it is needed.
+    records: OnceLock<Arc<FolderFiles>>,
     network: Scope,
     gateway: Scope,
     /// Made when it is needed: on one node of a federation.
@@ -445,6 +465,22 @@ impl Env for WorldEnv {
         self.files.clone()
     }
 
+    fn store(&self) -> Arc<dyn Files> {
+        if let Some(elsewhere) = self.shared.store.get() {
+            return elsewhere.clone();
+        }
+        match self.shared.shared.get() {
+            Some(owner) if *owner != self.node => {
+                let open = || {
+                    let folder = node_folder(&self.shared.state, owner);
+                    Arc::new(files::share(&folder, &folder_name(&self.node)))
+                };
+                self.records.get_or_init(open).clone()
+            }
+            _ => self.files(),
+        }
+    }
+
     fn advertise(&self, node: &NodeId, address: SocketAddr) -> io::Result<()> {
         self.shared.emulation.learn(node, &[address]);
         self.shared.addresses.advertise(node, address)
@@ -475,8 +511,11 @@ pub(crate) fn look(state: &Path, node: &NodeId) -> Arc<dyn Files> {
 }
 
 fn node_folder(state: &Path, node: &NodeId) -> PathBuf {
-    let name = format!("{}.{}", node.domain(), node.name());
-    state.join("nodes").join(name)
+    state.join("nodes").join(folder_name(node))
+}
+
+fn folder_name(node: &NodeId) -> String {
+    format!("{}.{}", node.domain(), node.name())
 }
 
 /// The wall clock, for certificates and file dates only: seconds since 1970.

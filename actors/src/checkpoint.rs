@@ -3,6 +3,7 @@
 //! ```text
 //! commits/000012.json            how round 12 ended; created if absent, so two coordinators cannot both end it
 //! states/000012-<hash>/          model.safetensors, outer.safetensors (if the outer optimizer has state), manifest.json
+//! probe.json                     whose store it is; created at the first start, unless it is the coordinator's own folder
 //! notes/000013/weighing.json     what the open round's first gate has fixed: reports, weights, clip factors
 //! notes/000013/contribution-<domain>.json    acknowledged; with a folder of its bytes if `durability = "journal"`
 //! views/000002.json              who takes part, from epoch 2 on; created if absent
@@ -13,6 +14,8 @@
 //! IO runs off the arbiters.
 
 mod notes;
+mod probe;
+mod promotion;
 mod state;
 mod store;
 mod survey;
@@ -27,13 +30,15 @@ use crate::shell::{Actor, Cx, Reply, Stage, pause};
 use crate::slab::{Pool, Slab};
 use tombolo_core::coordinator::{Resumed, Weighing};
 use tombolo_core::event::RoundRecord;
-use tombolo_core::ids::{Epoch, Round};
+use tombolo_core::ids::{Epoch, NodeId, Round};
 use tombolo_core::outer::OuterOptimizer;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::view::View;
 use tombolo_core::wire::Contribution;
 
 pub(crate) use notes::{is_kept, journal, read_chunk, write_chunk};
+pub use probe::Probe;
+pub use promotion::Term;
 pub use state::{MODEL, Manifest};
 pub use store::Store;
 pub use survey::{Kept, Surveyed};
@@ -82,13 +87,21 @@ pub enum CheckpointError {
     },
     /// The state belongs to another run.
     #[error(
-        "the state folder belongs to another configuration ({found:?}, this one is {expected:?}); give --state another folder"
+        "the state folder belongs to another configuration ({found:?}, this one is {expected:?}); give --state another folder, or `store` another URL"
     )]
     OtherRun {
         /// Ours.
         expected: Hash,
         /// Theirs.
         found: Hash,
+    },
+    /// The store makes no difference between creating and replacing.
+    #[error(
+        "{path}: it was there and has been created once more: this store cannot create an object only if it is absent, so two coordinators could both commit a round; use another store"
+    )]
+    Replaces {
+        /// Which file.
+        path: String,
     },
     /// A record is of another run of the same configuration.
     #[error(
@@ -108,6 +121,32 @@ pub enum CheckpointError {
     /// Another coordinator has decided what follows the view before.
     #[error("membership view {0} was written by another coordinator")]
     TakenView(Epoch),
+    /// This node is not the coordinator, or not any more.
+    #[error("{by} is the coordinator since membership view {epoch}")]
+    Superseded {
+        /// Who is.
+        by: NodeId,
+        /// Since which view.
+        epoch: Epoch,
+    },
+    /// Somebody else was promoted, and whoever asks may not know.
+    #[error(
+        "{by} was made coordinator by membership view {epoch}; if it is lost, too, promote once more to take over from it"
+    )]
+    Meanwhile {
+        /// Who is.
+        by: NodeId,
+        /// By which view.
+        epoch: Epoch,
+    },
+    /// This node sees another store than the coordinator.
+    #[error(
+        "{path}: the coordinator's probe is not there, so this node looks at another store than the coordinator, which writes it before its first round; give both the same store"
+    )]
+    NoProbe {
+        /// Which file.
+        path: String,
+    },
 }
 
 impl CheckpointError {
@@ -120,6 +159,9 @@ impl CheckpointError {
             CheckpointError::Damaged { path, reason } => CheckpointError::Damaged {
                 path: files.locate(&path),
                 reason,
+            },
+            CheckpointError::Replaces { path } => CheckpointError::Replaces {
+                path: files.locate(&path),
             },
             CheckpointError::Newest { round, why, intact } => CheckpointError::Newest {
                 round,
@@ -139,7 +181,10 @@ impl CheckpointError {
             CheckpointError::Files { .. } => self,
             CheckpointError::OtherRun { .. }
             | CheckpointError::Taken(_)
-            | CheckpointError::TakenView(_) => self,
+            | CheckpointError::TakenView(_)
+            | CheckpointError::Superseded { .. }
+            | CheckpointError::Meanwhile { .. }
+            | CheckpointError::NoProbe { .. } => self,
         }
     }
 }
@@ -258,6 +303,12 @@ pub struct State {
 
 /// What it takes.
 pub enum Message {
+    /// The last view, and nothing else: whose the store's rounds are.
+    Look(Reply<Result<Option<View>, CheckpointError>>),
+    /// Make the store this run's, or find that it is.
+    Claim(Hash, Reply<Result<(), CheckpointError>>),
+    /// Make this node the coordinator by the next view, if that one is it now; the answer also names the run.
+    Appoint(NodeId, Reply<Result<(View, Hash), CheckpointError>>),
     /// Load the newest committed state and the notes of the round after it; remove orphans.
     Load(Layout, Reply<Result<Found, CheckpointError>>),
     /// Write a state and its commit record. Asked again, it finds its own work done.
@@ -279,19 +330,26 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// An actor over the node's files. `configuration` is the hash of everything that decides the outcome.
+    /// An actor over the federation's store. `configuration` is the hash of everything that decides the outcome.
     pub fn new(stage: Stage, configuration: Hash, pool: Pool) -> Self {
-        let files = stage.env.files();
+        let files = stage.env.store();
         Checkpoint::on(stage, files, configuration, pool)
     }
 
-    /// As [`Checkpoint::new`], over other files than the node's own.
+    /// As [`Checkpoint::new`], over other files.
     pub fn on(stage: Stage, files: Arc<dyn Files>, configuration: Hash, pool: Pool) -> Self {
         let every = stage.plan.checkpoint.every;
         Checkpoint {
             store: Store::new(files, configuration, every, pool),
             stage,
         }
+    }
+
+    /// The same in a store that coordinators share, one after the other.
+    #[must_use]
+    pub fn shared(mut self, term: Term) -> Self {
+        self.store = self.store.shared(self.stage.node.clone(), term);
+        self
     }
 
     /// Its records are those of a run, and no other's.
@@ -332,6 +390,15 @@ impl Actor for Checkpoint {
 
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
         match message {
+            Message::Look(reply) => self.run(cx, 0, reply, Store::last_view, |_| {}),
+            Message::Claim(run, reply) => {
+                self.run(cx, 0, reply, move |store| store.claim(run), |_| {});
+            }
+            Message::Appoint(after, reply) => {
+                let plan = self.stage.plan.clone();
+                let job = move |store: &Store| store.appoint(&plan, &after);
+                self.run(cx, 0, reply, job, |_| {});
+            }
             Message::Load(layout, reply) => {
                 let bytes = layout.len() * 4;
                 self.run(cx, bytes, reply, move |store| store.load(&layout), |_| {});

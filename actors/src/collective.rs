@@ -4,24 +4,30 @@
 //! and runs off the arbiters, one piece after another; a piece that fails names whose memory is to blame.
 
 use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
 
 use crate::env::{Work, work};
+use crate::residual::Residual;
 use crate::shell::{Actor, Cx, Reply, Stage, pause};
-use crate::slab::{Pool, Slab};
+use crate::slab::{Pool, SlabMut};
 use crate::verbs::{Fabric, READ_BYTES, Readers};
+use tombolo_core::compress::{Codec, Encoded, Kernels, feedback};
+use tombolo_core::event::Event;
 use tombolo_core::fold;
-use tombolo_core::gateway::{Collect, Gather};
+use tombolo_core::gateway::{Collect, Gather, Parcel};
 use tombolo_core::ids::NodeId;
 use tombolo_core::tensor::Hash;
 use tombolo_core::text::Text;
 use tombolo_core::wire::{
-    CHUNK_ELEMENTS, Fold, Folded, Measure, Measured, ModelRef, REGION_HEADER_BYTES, RegionHeader,
-    RegionRef, SliceMeasure, Term,
+    CHUNK_ELEMENTS, Encoding, Fold, Folded, Measure, Measured, ModelRef, REGION_HEADER_BYTES,
+    RegionHeader, RegionRef, SliceMeasure, Term,
 };
 use tombolo_fabric::Region;
 
-/// A domain's contribution and the hashes of its chunks, or whose memory could not be read and why.
-pub type Gathered = Result<(Slab, Vec<Hash>), (NodeId, String)>;
+/// A domain's contribution and what it is announced by, or whose memory could not be read and why.
+pub type Gathered = Result<(Bytes, Parcel), (NodeId, String)>;
 
 /// What it takes.
 pub enum Message {
@@ -42,6 +48,7 @@ pub struct Collective {
     ranks: usize,
     fabric: Fabric,
     pool: Pool,
+    residual: Arc<Residual>,
     bench: Option<Bench>,
 }
 
@@ -57,13 +64,21 @@ struct Bench {
 
 impl Collective {
     /// A rank of a domain of `ranks` nodes, for models of `elements`.
-    pub fn new(stage: Stage, elements: usize, ranks: usize, fabric: Fabric, pool: Pool) -> Self {
+    pub fn new(
+        stage: Stage,
+        elements: usize,
+        ranks: usize,
+        fabric: Fabric,
+        pool: Pool,
+        residual: Arc<Residual>,
+    ) -> Self {
         Collective {
             stage,
             elements,
             ranks,
             fabric,
             pool,
+            residual,
             bench: None,
         }
     }
@@ -124,7 +139,16 @@ impl Actor for Collective {
             }
             Message::Gather(gather, reply) => {
                 let bytes = self.elements * 4;
-                self.run(cx, bytes, reply, move |bench| bench.gather(&gather));
+                let residual = self.residual.clone();
+                if gather.codec != Codec::None && gather.round > 1 && residual.kept().is_none() {
+                    self.stage.report(Event::ResidualLost {
+                        node: self.stage.node.clone(),
+                        round: gather.round,
+                    });
+                }
+                self.run(cx, bytes, reply, move |bench| {
+                    bench.gather(&gather, &residual)
+                });
             }
             Message::Collect(collect, reply) => {
                 let bytes = self.elements * 4 * collect.terms.len();
@@ -261,7 +285,7 @@ impl Bench {
         Ok(())
     }
 
-    fn gather(&mut self, gather: &Gather) -> Gathered {
+    fn gather(&mut self, gather: &Gather, residual: &Residual) -> Gathered {
         let elements = self.slices.last().map_or(0, |last| last.end);
         let own = self.node.clone();
         let factor = fold::power(-gather.exponent).map_err(|error| (own, error.to_string()))?;
@@ -283,8 +307,41 @@ impl Bench {
                 fold::scale_into(&mut sum[piece], factor, bytemuck::cast_slice(bytes));
             }
         }
-        let hashes = sum.chunks(CHUNK_ELEMENTS).map(Hash::of).collect();
-        Ok((sum.freeze(), hashes))
+        if gather.codec != Codec::None {
+            let own = self.node.clone();
+            let encoded = self.encode(gather, sum, residual);
+            return encoded.map_err(|error| (own, error.to_string()));
+        }
+        let hashes: Vec<Hash> = sum.chunks(CHUNK_ELEMENTS).map(Hash::of).collect();
+        Ok((sum.freeze().bytes(), hashes.into()))
+    }
+
+    /// The sum with what its codec has lost before, encoded; what is lost now is left pending.
+    fn encode(
+        &self,
+        gather: &Gather,
+        mut sum: SlabMut,
+        residual: &Residual,
+    ) -> Result<(Bytes, Parcel), fold::FoldError> {
+        let (kernels, compressor) = (Kernels::widest(), gather.codec.compressor());
+        if let Some(kept) = residual.kept() {
+            feedback::apply(kernels, &mut sum, &kept, gather.exponent)?;
+        }
+        let mut encoded = Encoded::default();
+        compressor.encode(kernels, &sum, &mut encoded);
+        let mut lost = self.pool.take(sum.len());
+        let coder = compressor.as_ref();
+        feedback::remember(kernels, coder, &sum, &encoded, gather.exponent, &mut lost)?;
+        residual.put(gather.round, gather.attempt, lost.freeze());
+        let parcel = Parcel {
+            chunks: encoded.chunks().map(Hash::of_bytes).collect(),
+            encoding: Encoding {
+                codec: gather.codec,
+                // A chunk's bytes fit: it has no more than 2^18 elements.
+                sizes: encoded.chunks().map(|chunk| chunk.len() as u32).collect(),
+            },
+        };
+        Ok((Bytes::from(encoded.take()), parcel))
     }
 
     /// Every update, clipped: the first chunk of each in turn, then the second of each. Verified slice by slice, as it is for a fold.
@@ -314,7 +371,7 @@ impl Bench {
                 hashes.push(Hash::of(target));
             }
         }
-        Ok((updates.freeze(), hashes))
+        Ok((updates.freeze().bytes(), hashes.into()))
     }
 
     /// One chunk of one update; the hasher has seen the part of its first slice that lies before it.

@@ -2,6 +2,7 @@
 
 mod compute;
 mod each;
+mod promotion;
 mod sums;
 
 use std::collections::BTreeMap;
@@ -9,17 +10,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::aggregate;
-use crate::checkpoint::{self, CheckpointError, Found, Loaded, State};
+use crate::checkpoint::{self, Found, Loaded, State, Term};
 use crate::env::{Work, work};
 use crate::link::{self, Shelf, Wire};
 use crate::node;
-use crate::shell::{ASKS_MAX, AbortOnDrop, Actor, AskError, Cx, Handle, Reply, Stage, later};
+use crate::shell::{ASKS_MAX, AbortOnDrop, Actor, Cx, Handle, Reply, Stage, later};
 use crate::slab::{Pool, Slab, SlabMut};
 use compute::{Bench, Computed, compute, lock, norm, start};
 use tombolo_core::aggregate::Needs;
 use tombolo_core::coordinator::{self as machine, Effect, FoldError, Weighing};
 use tombolo_core::event::{Event, RoundRecord, RoundState};
-use tombolo_core::ids::{DomainId, NodeId, Round};
+use tombolo_core::ids::{DomainId, Epoch, NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome as Step};
 use tombolo_core::membership::{Membership, NotLifted};
 use tombolo_core::plan::Durability;
@@ -36,6 +37,10 @@ pub enum Message {
     Machine(machine::Message),
     /// A user lifts the cool-down of a node; the answer says how much of it was left.
     Readmit(NodeId, Reply<Result<Duration, NotLifted>>),
+    /// A user makes this node the coordinator; the answer is the epoch in which it is.
+    Promote(Reply<Result<Epoch, String>>),
+    /// Somebody else is, by a view that this node goes by.
+    Superseded(View),
     /// The result of the fold that this life of the actor started: the mean, or why there is none.
     Folded(u64, Round, u32, Result<Box<SlabMut>, FoldError>),
 }
@@ -44,6 +49,12 @@ pub enum Message {
 #[derive(Debug, Default)]
 pub struct Durable {
     lives: u64,
+    /// Whether this node coordinates, once that is known.
+    acts: Option<bool>,
+    /// Who does, as far as this node knows; the topology's choice at first.
+    known: Option<NodeId>,
+    /// The run that it was promoted in.
+    run: Option<Hash>,
     /// The last round whose record was reported; none before the first life has loaded.
     reported: Option<Round>,
     traffic: (u64, u64),
@@ -73,6 +84,8 @@ pub struct Setup {
     pub aggregate: Handle<aggregate::Message>,
     /// The state on disk.
     pub checkpoint: Handle<checkpoint::Message>,
+    /// In which what it writes down is.
+    pub term: Term,
     /// Links to the gateways of other domains.
     pub links: BTreeMap<NodeId, Handle<link::Message>>,
     /// Their traffic.
@@ -84,6 +97,10 @@ pub struct Setup {
 }
 
 impl Setup {
+    fn board(&self) -> std::sync::MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn durable(&self) -> std::sync::MutexGuard<'_, Durable> {
         self.durable.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -92,6 +109,8 @@ impl Setup {
 /// What status shows.
 #[derive(Debug, Default)]
 pub struct Board {
+    /// Whether this node coordinates, as far as it knows.
+    pub acts: bool,
     /// The open round.
     pub progress: Option<Progress>,
     /// Where every node stands; none before the coordinator has begun.
@@ -132,8 +151,7 @@ pub struct Coordinator {
 impl Coordinator {
     /// A coordinator that first loads what was committed.
     pub fn new(setup: Setup, own: Handle<Message>) -> Self {
-        let machine =
-            machine::Coordinator::new(setup.stage.plan.as_ref().clone(), setup.layout.clone());
+        let machine = promotion::machine(&setup);
         let life = {
             let mut durable = setup.durable();
             durable.lives += 1;
@@ -156,6 +174,10 @@ impl Coordinator {
     }
 
     fn step(&mut self, cx: &mut Cx<Self>, message: Option<machine::Message>) {
+        if !self.acts() {
+            // What was begun before it stepped down.
+            return;
+        }
         let mut out = Step::default();
         let mut context = Context::new(self.setup.stage.env.now(), &mut out);
         match message {
@@ -183,8 +205,7 @@ impl Coordinator {
     }
 
     fn publish(&self) {
-        let board = self.setup.board.lock();
-        let mut board = board.unwrap_or_else(PoisonError::into_inner);
+        let mut board = self.setup.board();
         let progress = self.machine.progress();
         board.progress = progress.map(|(round, reports, asked, deadline)| Progress {
             round,
@@ -266,10 +287,12 @@ impl Coordinator {
         let (checkpoint, epoch) = (self.setup.checkpoint.clone(), view.epoch);
         let stored = async move {
             let question = |reply| checkpoint::Message::View(view.clone(), reply);
-            written(checkpoint.ask_again(ASKS_MAX, question).await)
+            checkpoint.ask_again(ASKS_MAX, question).await
         };
         later(cx, stored, move |coordinator, stored, cx| {
-            coordinator.step(cx, Some(machine::Message::Viewed(epoch, stored)));
+            if let Some(stored) = coordinator.written(cx, stored) {
+                coordinator.step(cx, Some(machine::Message::Viewed(epoch, stored)));
+            }
         });
     }
 
@@ -277,10 +300,12 @@ impl Coordinator {
         let (round, checkpoint) = (weighing.round, self.setup.checkpoint.clone());
         let fixed = async move {
             let question = |reply| checkpoint::Message::Fix(weighing.clone(), reply);
-            written(checkpoint.ask_again(ASKS_MAX, question).await)
+            checkpoint.ask_again(ASKS_MAX, question).await
         };
         later(cx, fixed, move |coordinator, fixed, cx| {
-            coordinator.step(cx, Some(machine::Message::Fixed(round, fixed)));
+            if let Some(fixed) = coordinator.written(cx, fixed) {
+                coordinator.step(cx, Some(machine::Message::Fixed(round, fixed)));
+            }
         });
     }
 
@@ -300,13 +325,17 @@ impl Coordinator {
                 sums::write_down(&setup, &domain).await?;
             }
             let question = |reply| checkpoint::Message::Note(contribution.clone(), reply);
-            written(setup.checkpoint.ask_again(ASKS_MAX, question).await)
+            Ok(setup.checkpoint.ask_again(ASKS_MAX, question).await)
         };
         later(cx, noted, move |coordinator, result, cx| {
-            coordinator.step(
-                cx,
-                Some(machine::Message::Noted(round, domain, attempt, result)),
-            );
+            let result = match result {
+                Ok(answer) => coordinator.written(cx, answer),
+                Err(reason) => Some(Err(reason)),
+            };
+            if let Some(result) = result {
+                let noted = machine::Message::Noted(round, domain, attempt, result);
+                coordinator.step(cx, Some(noted));
+            }
         });
     }
 
@@ -393,10 +422,13 @@ impl Coordinator {
         let stored = async move {
             let question =
                 |reply| checkpoint::Message::Commit(layout.clone(), state.clone(), reply);
-            written(checkpoint.ask_again(ASKS_MAX, question).await)
+            checkpoint.ask_again(ASKS_MAX, question).await
         };
         later(cx, stored, move |coordinator, stored, cx| {
             let round = record.round;
+            let Some(stored) = coordinator.written(cx, stored) else {
+                return;
+            };
             if stored.is_ok() {
                 lock(&bench).accept();
                 let shelf = &coordinator.setup.shelf;
@@ -421,10 +453,13 @@ impl Coordinator {
             (self.setup.checkpoint.clone(), self.tally, record.clone());
         let recorded = async move {
             let question = |reply| checkpoint::Message::Abort(aborted.clone(), tally, reply);
-            written(checkpoint.ask_again(ASKS_MAX, question).await)
+            checkpoint.ask_again(ASKS_MAX, question).await
         };
         later(cx, recorded, |coordinator, recorded, cx| {
             let round = record.round;
+            let Some(recorded) = coordinator.written(cx, recorded) else {
+                return;
+            };
             if recorded.is_ok() {
                 coordinator.report(record);
             }
@@ -457,18 +492,28 @@ impl Coordinator {
 
     fn begin(&mut self, cx: &mut Cx<Self>) {
         let (checkpoint, layout) = (self.setup.checkpoint.clone(), self.setup.layout.clone());
+        let run = self.setup.stage.plan.shares_store().then(|| self.run());
         let loaded = async move {
+            if let Some(run) = run {
+                let question = |reply| checkpoint::Message::Claim(run, reply);
+                let claimed = checkpoint.ask_again(ASKS_MAX, question).await;
+                if !matches!(claimed, Ok(Ok(()))) {
+                    return claimed.map(|claimed| claimed.map(|()| None));
+                }
+            }
             let question = |reply| checkpoint::Message::Load(layout.clone(), reply);
             let loaded = checkpoint.ask_again(ASKS_MAX, question).await;
-            let loaded = loaded.map_err(|error| format!("the checkpoint actor: {error}"))?;
-            loaded.map_err(|error| error.to_string())
+            loaded.map(|loaded| loaded.map(Some))
         };
-        later(cx, loaded, |coordinator, loaded, cx| match loaded {
-            Ok(found) => {
-                coordinator.catch_up(found.committed.as_ref());
-                coordinator.prepare(cx, found);
+        later(cx, loaded, |coordinator, loaded, cx| {
+            match coordinator.written(cx, loaded) {
+                Some(Ok(Some(found))) => {
+                    coordinator.catch_up(found.committed.as_ref());
+                    coordinator.prepare(cx, found);
+                }
+                Some(Ok(None)) | None => {}
+                Some(Err(reason)) => coordinator.fail(cx, reason),
             }
-            Err(reason) => coordinator.fail(cx, reason),
         });
     }
 
@@ -488,7 +533,8 @@ impl Coordinator {
             open,
             view,
         } = found;
-        let setup = self.setup.clone();
+        let mut setup = self.setup.clone();
+        setup.run = self.run();
         let env = setup.stage.env.clone();
         let bytes = Work::Bytes(setup.layout.len() as u64 * 4);
         later(
@@ -534,11 +580,23 @@ impl Actor for Coordinator {
     const NAME: &'static str = "Coordinator";
 
     fn started(&mut self, cx: &mut Cx<Self>) {
-        self.begin(cx);
+        let acts = self.setup.durable().acts;
+        match acts {
+            Some(true) => self.begin(cx),
+            Some(false) => {}
+            None => self.learn_whether_it_acts(cx),
+        }
     }
 
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
         match message {
+            Message::Promote(reply) => self.promote(cx, reply),
+            Message::Superseded(view) => {
+                self.setup.durable().known = Some(view.coordinator.clone());
+                self.step_down(&view.coordinator, view.epoch);
+            }
+            // Whoever asked hears that nobody answers.
+            _ if !self.acts() => {}
             Message::Machine(message) => self.step(cx, Some(message)),
             Message::Readmit(node, reply) => {
                 self.asked = Some(reply);
@@ -551,10 +609,4 @@ impl Actor for Coordinator {
             }
         }
     }
-}
-
-/// What the checkpoint actor said of a record.
-fn written(answer: Result<Result<(), CheckpointError>, AskError>) -> Result<(), String> {
-    let answer = answer.map_err(|error| format!("the checkpoint actor: {error}"))?;
-    answer.map_err(|error| error.to_string())
 }

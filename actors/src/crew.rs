@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{SetOnce, watch};
 
 use crate::aggregate::{self, Aggregate, Rule};
-use crate::checkpoint::{self, Checkpoint};
+use crate::checkpoint::{self, Checkpoint, Term};
 use crate::clock_sync::{self, ClockSync};
 use crate::collective::{self, Collective};
 use crate::coordinator::{self, Coordinator, TrainerFactory};
@@ -19,6 +19,7 @@ use crate::identity::Identity;
 use crate::link::{self, Link, Shelf, Wire};
 use crate::node::{self, Company, Node};
 use crate::quic::{self, Quic};
+use crate::residual::Residual;
 use crate::shell::{ASKS_MAX, Handle, Stage, TellError, supervise};
 use crate::slab::Pool;
 use crate::verbs::{self, Fabric, Verbs};
@@ -86,9 +87,9 @@ pub struct Crew {
     pub wires: BTreeMap<NodeId, Arc<Wire>>,
     /// By peer: what it has not acknowledged.
     pub outboxes: BTreeMap<NodeId, Arc<link::Durable>>,
-    /// On the coordinator's node.
+    /// On nodes that may coordinate; at work on one of them.
     pub coordinator: Option<Handle<coordinator::Message>>,
-    /// On the coordinator's node.
+    /// On nodes that may coordinate.
     pub aggregate: Option<Handle<aggregate::Message>>,
     /// For status; filled on the coordinator's node.
     pub board: Arc<Mutex<coordinator::Board>>,
@@ -140,6 +141,12 @@ impl Crew {
         }
     }
 
+    /// Whether this node coordinates, as far as it knows.
+    pub fn coordinates(&self) -> bool {
+        let board = self.board.lock();
+        board.unwrap_or_else(PoisonError::into_inner).acts
+    }
+
     /// The types of actors that every node has.
     pub const ACTORS: [&str; 8] = [
         "Node",
@@ -152,7 +159,7 @@ impl Crew {
         "ClockSync",
     ];
 
-    /// The types that only the coordinator's node has.
+    /// The types that only nodes have that may coordinate.
     pub const COORDINATORS_ACTORS: [&str; 2] = ["Coordinator", "Aggregate"];
 
     /// Makes an actor of this node panic, by its type's name; for those of each peer all of them.
@@ -260,8 +267,9 @@ impl Crew {
         let wait = plan.heartbeat.every * tombolo_core::heartbeat::PERIODS_SILENT;
         let fabric = Fabric::new(device, wait);
         let (pool, shelf) = (Pool::default(), Shelf::default());
+        let residual: Arc<Residual> = Arc::default();
         let incarnation = stage.env.rng("incarnation").next_u64() | 1;
-        let on_wan = me == plan.coordinator || plan.may_be_gateway(&me);
+        let on_wan = plan.may_coordinate(&me) || plan.may_be_gateway(&me);
         let class = if on_wan { Class::Gateway } else { Class::Node };
 
         let verbs = {
@@ -273,17 +281,32 @@ impl Crew {
         let collective = {
             let (stage, fabric, pool, elements) =
                 (stage.clone(), fabric.clone(), pool.clone(), layout.len());
+            let residual = residual.clone();
             let ranks = plan
                 .domain(&me.domain())
                 .map_or(1, |domain| domain.nodes.len());
             supervise(&stage.clone(), Class::Node, me.as_str(), move |_| {
-                Collective::new(stage.clone(), elements, ranks, fabric.clone(), pool.clone())
+                let (fabric, pool) = (fabric.clone(), pool.clone());
+                Collective::new(
+                    stage.clone(),
+                    elements,
+                    ranks,
+                    fabric,
+                    pool,
+                    residual.clone(),
+                )
             })
         };
+        let term = Term::default();
         let checkpoint = {
-            let (stage, pool) = (stage.clone(), pool.clone());
+            let (stage, pool, term) = (stage.clone(), pool.clone(), term.clone());
             supervise(&stage.clone(), Class::Node, me.as_str(), move |_| {
-                Checkpoint::new(stage.clone(), configuration, pool.clone()).of_run(run)
+                let checkpoint =
+                    Checkpoint::new(stage.clone(), configuration, pool.clone()).of_run(run);
+                match stage.plan.shares_store() {
+                    true => checkpoint.shared(term.clone()),
+                    false => checkpoint,
+                }
             })
         };
         let known_links = Arc::new(OnceLock::new());
@@ -322,6 +345,7 @@ impl Crew {
                 company: company.clone(),
                 seen: seen.clone(),
                 presence: presence.clone(),
+                residual,
             };
             supervise(&stage, Class::Node, me.as_str(), move |own| {
                 Node::new(setup.clone(), own.clone())
@@ -388,9 +412,12 @@ impl Crew {
             wires.insert(peer, wire);
         }
 
-        let board = Arc::default();
+        let board = Arc::new(Mutex::new(coordinator::Board {
+            acts: me == plan.coordinator,
+            ..Default::default()
+        }));
         let (mut coordinator, mut aggregate) = (None, None);
-        if me == plan.coordinator {
+        if plan.may_coordinate(&me) {
             let env = stage.env.clone();
             let rule_actor = supervise(&stage, Class::Rule, me.as_str(), move |_| {
                 Aggregate::new(env.clone(), rule())
@@ -405,6 +432,7 @@ impl Crew {
                 node: node.clone(),
                 aggregate: rule_actor.clone(),
                 checkpoint: checkpoint.clone(),
+                term,
                 links: links.clone(),
                 wires: wires.clone(),
                 board: Arc::clone(&board),

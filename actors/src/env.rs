@@ -88,6 +88,11 @@ pub trait Env: Send + Sync + 'static {
     /// The node's files.
     fn files(&self) -> Arc<dyn Files>;
 
+    /// Where the coordinator's records lie: the node's own files, unless the federation keeps them elsewhere.
+    fn store(&self) -> Arc<dyn Files> {
+        self.files()
+    }
+
     /// Makes this node's address known to its peers.
     fn advertise(&self, node: &NodeId, address: SocketAddr) -> io::Result<()>;
 

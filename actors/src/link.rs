@@ -91,8 +91,8 @@ pub enum FetchError {
     /// The link closed.
     #[error("the link to {0} closed")]
     Closed(NodeId),
-    /// The peer does not have it.
-    #[error("{peer} does not have it: {reason}")]
+    /// The peer does not have it, or serves as much as it can.
+    #[error("{peer} cannot send it: {reason}")]
     Missing {
         /// Who.
         peer: NodeId,
@@ -244,7 +244,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Whether this side dials: inside a domain the higher rank, between domains the gateway that is not the coordinator's.
+    /// Whether this side dials: inside a domain the higher rank, between domains whoever cannot coordinate.
     pub fn dials(&self) -> bool {
         dials(&self.stage.plan, &self.stage.node, &self.peer)
     }
@@ -253,7 +253,7 @@ impl Setup {
 /// Whether `node` dials `peer` (rather than waiting to be dialled).
 pub fn dials(plan: &tombolo_core::plan::Plan, node: &NodeId, peer: &NodeId) -> bool {
     if node.domain() != peer.domain() {
-        return *peer == plan.coordinator;
+        return plan.dials_across(node, peer);
     }
     plan.domain(&node.domain())
         .is_some_and(|domain| domain.rank(node) > domain.rank(peer))

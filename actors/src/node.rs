@@ -22,6 +22,7 @@ use crate::collective;
 use crate::coordinator::{self, TrainerFactory};
 use crate::env::{Work, work};
 use crate::link::{self, Shelf};
+use crate::residual::Residual;
 use crate::shell::{ASKS_MAX, Actor, Cx, Handle, Stage, later, pause};
 use crate::verbs::{self, Fabric};
 use tombolo_core::authorize::{Part, authorize};
@@ -36,7 +37,7 @@ use tombolo_core::text::clip;
 use tombolo_core::time::Micros;
 use tombolo_core::view::Seen;
 use tombolo_core::waiting::{self, Patience};
-use tombolo_core::wire::{Commit, Control};
+use tombolo_core::wire::Control;
 
 /// What it takes.
 #[derive(Debug)]
@@ -124,6 +125,8 @@ pub struct Setup {
     pub seen: Arc<Mutex<Seen>>,
     /// Whether it is there.
     pub presence: Arc<Presence>,
+    /// What the domain's codec has lost, if this node is its gateway.
+    pub residual: Arc<Residual>,
 }
 
 impl Setup {
@@ -159,6 +162,8 @@ pub struct Node {
     /// It is looked again whether anybody leads.
     patience_wakes: bool,
     up: BTreeSet<NodeId>,
+    /// Silent nodes of other domains: a coordinator that begins only now must hear so.
+    watched: BTreeMap<NodeId, Word>,
     bench: Option<Bench>,
     shop: Option<Shop>,
     obtain: Option<(Round, Option<Hash>, Hash)>,
@@ -176,6 +181,7 @@ impl Node {
             gateway_wakes: false,
             patience_wakes: false,
             up: BTreeSet::new(),
+            watched: BTreeMap::new(),
             bench: None,
             shop: Some(Shop::default()),
             obtain: None,
@@ -276,7 +282,9 @@ impl Node {
             .filter(|need| need.leads)
             .map(|need| need.peer)
             .collect();
-        let led = leads.iter().any(|peer| self.up.contains(peer));
+        // Whoever has become coordinator leads itself.
+        let led = self.setup.coordinator() == *self.me()
+            || leads.iter().any(|peer| self.up.contains(peer));
         let (env, now) = (self.setup.stage.env.clone(), self.setup.stage.env.now());
         let (is_over, left, span) = {
             let mut patience = self.setup.presence.patience();
@@ -361,8 +369,13 @@ impl Node {
             }
             (Part::Gateway, control) if from == view.coordinator && !is_member_word(&control) => {
                 match &control {
-                    Control::Commit(Commit { round, .. }) | Control::Abort { round, .. } => {
+                    Control::Commit(commit) => {
+                        self.forget_contributions(|of| of <= commit.round);
+                        self.remember(commit);
+                    }
+                    Control::Abort { round, .. } => {
                         self.forget_contributions(|of| of <= *round);
+                        self.setup.residual.on_abort(*round);
                     }
                     Control::Open(open) => self.forget_contributions(|of| of < open.round),
                     _ => {}
@@ -422,6 +435,7 @@ impl Node {
     }
 
     fn wan_up(&mut self, cx: &mut Cx<Self>, peer: &NodeId) {
+        self.watched.remove(peer);
         if *peer == self.setup.coordinator() {
             if self.is_gateway() {
                 self.setup.presence.joined.store(true, Ordering::Relaxed);
@@ -442,6 +456,11 @@ impl Node {
         }
     }
 
+    fn watch(&mut self, peer: NodeId, word: Word) {
+        self.watched.insert(peer.clone(), word);
+        self.tell_coordinator(tombolo_core::coordinator::Message::Watched(peer, word));
+    }
+
     fn verdict(&mut self, cx: &mut Cx<Self>, peer: NodeId, verdict: Verdict) {
         let neighbour = peer.domain() == self.me().domain();
         match verdict {
@@ -454,10 +473,7 @@ impl Node {
                     self.step_gateway(cx, gateway::Message::MemberUp(peer));
                 }
             }
-            Verdict::Lost => self.tell_coordinator(tombolo_core::coordinator::Message::Watched(
-                peer,
-                Word::Restoring,
-            )),
+            Verdict::Lost => self.watch(peer, Word::Restoring),
             Verdict::Recovered { .. } => {
                 if self.up.contains(&peer) {
                     self.wan_up(cx, &peer);
@@ -466,17 +482,11 @@ impl Node {
             Verdict::Overdue if neighbour => {
                 self.step_gateway(cx, gateway::Message::MemberOverdue(peer))
             }
-            Verdict::Overdue => self.tell_coordinator(tombolo_core::coordinator::Message::Watched(
-                peer,
-                Word::Overdue,
-            )),
+            Verdict::Overdue => self.watch(peer, Word::Overdue),
             Verdict::Left if neighbour => {
                 self.step_gateway(cx, gateway::Message::MemberLeaves(peer))
             }
-            Verdict::Left => self.tell_coordinator(tombolo_core::coordinator::Message::Watched(
-                peer,
-                Word::Left,
-            )),
+            Verdict::Left => self.watch(peer, Word::Left),
             Verdict::Suspected { .. } => {}
         }
     }
@@ -524,6 +534,9 @@ impl Actor for Node {
                 }
             }
             Message::CoordinatorStarted => {
+                for (node, word) in self.watched.clone() {
+                    self.tell_coordinator(tombolo_core::coordinator::Message::Watched(node, word));
+                }
                 let mine = self.me().clone();
                 let wan = self.up.iter().filter(|peer| peer.domain() != mine.domain());
                 for node in wan.chain([&mine]) {

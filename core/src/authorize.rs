@@ -1,7 +1,8 @@
 //! Who may say what: each control message has one kind of sender and one kind of receiver.
 //!
 //! The sender is the TLS peer of the connection that the message came on, never a name inside it; who is coordinator and gateway, the
-//! receiver's view says. A newer view comes from the coordinator, or through a gateway of the receiver's domain or a successor of it.
+//! receiver's view says. A newer view comes from the coordinator, from who has just become it, or through a gateway of the receiver's domain
+//! or a successor of it.
 
 use crate::ids::NodeId;
 use crate::plan::Plan;
@@ -60,9 +61,11 @@ pub fn authorize(
             "a node of its domain",
             same_domain,
         ),
-        Control::View(_) => {
+        Control::View(told) => {
             let successor = same_domain && plan.may_be_gateway(from);
             let concerned = same_domain || plan.may_be_gateway(to);
+            let is_coordinator =
+                is_coordinator || (told.coordinator == *from && plan.may_coordinate(from));
             (
                 Part::View,
                 "a view",
@@ -240,6 +243,27 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A standby makes itself coordinator by the view that it tells; nobody else can, and it can make nobody else.
+    #[test]
+    fn a_view_also_comes_from_whoever_it_makes_coordinator_if_it_is_a_standby() {
+        let mut plan = plan(&[3, 3, 3]);
+        let n = |text: &str| text.parse::<NodeId>().unwrap();
+        plan.standby = vec![n("d1/n0")];
+        let view = View::first(&plan);
+        let told = |by: &str| Control::View(view.promoting(&n(by)));
+        let says = |from: &str, to: &str, control: &Control| {
+            authorize(&plan, &view, &n(to), &n(from), control).is_ok()
+        };
+        assert!(says("d1/n0", "d0/n0", &told("d1/n0")));
+        assert!(says("d1/n0", "d2/n0", &told("d1/n0")));
+        assert!(
+            !says("d1/n0", "d2/n1", &told("d1/n0")),
+            "not a gateway's business"
+        );
+        assert!(!says("d2/n0", "d0/n0", &told("d2/n0")), "it is no standby");
+        assert!(!says("d1/n0", "d2/n0", &told("d2/n0")), "for itself only");
     }
 
     #[test]

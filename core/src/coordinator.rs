@@ -149,6 +149,7 @@ pub enum Effect {
 #[derive(Debug)]
 pub struct Coordinator {
     plan: Plan,
+    me: NodeId,
     layout: Layout,
     committed: Option<Committed>,
     /// Until the round that it is about is open again.
@@ -197,6 +198,7 @@ impl Coordinator {
             membership: Membership::new(&plan, View::first(&plan), Micros::default()),
             writing: None,
             reach: BTreeMap::new(),
+            me: plan.coordinator.clone(),
             plan,
             layout,
             committed: None,
@@ -211,6 +213,13 @@ impl Coordinator {
             began: None,
             ending: None,
         }
+    }
+
+    /// The same on another node than the topology names: a standby that was promoted.
+    #[must_use]
+    pub fn on(mut self, node: NodeId) -> Self {
+        self.me = node;
+        self
     }
 
     /// The view that holds.
@@ -579,7 +588,7 @@ impl Machine for Coordinator {
                 self.committed = Some(*committed);
                 self.resumed = resumed.map(|resumed| *resumed);
                 // This node judges by it who may say what to its coordinator.
-                self.send_view(cx, &self.plan.coordinator);
+                self.send_view(cx, &self.me);
                 self.check_ending(cx);
                 self.open_next(cx);
                 // Who came before the view was known.

@@ -107,6 +107,15 @@ pub enum Event {
     PeerOverdue { node: NodeId, peer: NodeId },
     /// A peer closed the connection because it leaves: it is not missed.
     PeerLeft { node: NodeId, peer: NodeId },
+    /// A user has made a standby coordinator; the view that says so is written down.
+    CoordinatorPromoted { node: NodeId, epoch: Epoch },
+    /// Another node is coordinator: this one coordinates no more, or if it has not `acted` in this life not again.
+    CoordinatorSteppedDown {
+        node: NodeId,
+        by: NodeId,
+        epoch: Epoch,
+        acted: bool,
+    },
     /// A peer's clock is not where two sound clocks could be: one of them was stopped or set. What was known of it is forgotten.
     ClockJumped { node: NodeId, peer: NodeId },
     /// A membership view is written down and holds.
@@ -147,6 +156,8 @@ pub enum Event {
     },
     /// A node has the update that its life before has made.
     UpdateRestored { node: NodeId, round: Round },
+    /// A gateway does not know what its domain's codec lost in earlier rounds: it begins at zero.
+    ResidualLost { node: NodeId, round: Round },
     /// A node's update lies in its region.
     UpdateExported {
         node: NodeId,

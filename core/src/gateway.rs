@@ -16,12 +16,12 @@ mod watch;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::aggregate::{Needs, Report, Weight};
+use crate::compress::Codec;
 use crate::event::{Event, Objection};
 use crate::fold;
 use crate::ids::{Attempt, DomainId, NodeId, Round};
 use crate::machine::{Context, Machine};
 use crate::membership::Word;
-use crate::mutants;
 use crate::rng::Rng;
 use crate::tensor::{Hash, Layout};
 use crate::text::Text;
@@ -31,7 +31,7 @@ use crate::wire::{
     Train,
 };
 
-pub use folding::{Collect, Gather};
+pub use folding::{Collect, Gather, Parcel};
 
 /// Starts of one round's fold. More than the members that can fail one after another in a round worth finishing.
 pub const ATTEMPTS_MAX: Attempt = 64;
@@ -66,7 +66,7 @@ pub enum Message {
     /// The model lies in a region that the domain may READ, or could not be had.
     Obtained(Round, Result<ModelRef, String>),
     /// The parts are gathered, or a rank's part could not be read.
-    Gathered(Round, Attempt, Result<Vec<Hash>, (NodeId, String)>),
+    Gathered(Round, Attempt, Result<Parcel, (NodeId, String)>),
 }
 
 /// What is to be done.
@@ -106,6 +106,8 @@ pub struct Gateway {
     slices: Vec<u32>,
     /// Whether the rule folds the updates itself, so that the domain hands on each of them.
     hands_on: bool,
+    /// How the domain's sum travels.
+    codec: Codec,
     model: Option<ModelRef>,
     obtaining: Option<(Round, Option<Hash>, Hash)>,
     obtain_tries: u32,
@@ -229,9 +231,6 @@ impl Gateway {
     /// The gateway of a domain whose nodes are `ranks`, in rank order. `tokens` names its orders: of another seed in every life.
     pub fn new(domain: DomainId, ranks: Vec<NodeId>, layout: Layout, mut tokens: Rng) -> Self {
         let slices = fold::slices(layout.len(), ranks.len());
-        if mutants::is("other-life") {
-            tokens = Rng::new(0);
-        }
         let filled = slices
             .iter()
             .enumerate()
@@ -244,6 +243,7 @@ impl Gateway {
             ranks,
             layout,
             hands_on: false,
+            codec: Codec::None,
             model: None,
             obtaining: None,
             obtain_tries: 0,
@@ -267,6 +267,11 @@ impl Gateway {
             hands_on: needs != Needs::Sum,
             ..self
         }
+    }
+
+    /// For sums that travel in this codec: as they are by default.
+    pub fn with_codec(self, codec: Codec) -> Self {
+        Gateway { codec, ..self }
     }
 
     /// The sum that the coordinator may fetch.

@@ -30,10 +30,6 @@ pub const CORE: &[Mutant] = &[
         "an answer to an older start of the fold is taken for the newest",
     ),
     (
-        "other-life",
-        "a gateway's orders carry the same tokens in every life",
-    ),
-    (
         "evicted-counts",
         "a node is put out while an open sum holds its update",
     ),

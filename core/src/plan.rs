@@ -1,5 +1,6 @@
 //! A checked topology: what `tombolo.toml` means once every mistake is out. The machines know no other configuration.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::aggregate::Needs;
+use crate::compress::Codec;
 use crate::ids::{DomainId, NodeId, Round};
 
 pub use crate::ladder::Cooldown;
@@ -23,6 +25,8 @@ pub struct Plan {
     pub sync_every: SyncEvery,
     /// The node that opens and closes rounds: the first gateway of its domain.
     pub coordinator: NodeId,
+    /// Gateways that a user may make coordinator in its place.
+    pub standby: Vec<NodeId>,
     /// Seeds batch order, initial weights and partitions.
     pub seed: u64,
     /// How rounds open and close.
@@ -347,6 +351,8 @@ pub struct LinkPlan {
     pub between: (DomainId, DomainId),
     /// What `run` and `sim` impose on it.
     pub emulate: Emulate,
+    /// How contributions travel towards the coordinator.
+    pub codec: Codec,
 }
 
 /// An emulated path, each way.
@@ -396,6 +402,8 @@ pub struct SecurityPlan {
 pub struct CheckpointPlan {
     /// The state folder, resolved against the file's folder.
     pub folder: PathBuf,
+    /// The URL of the object store that holds the coordinator's records; none if they lie in the state folder.
+    pub store: Option<String>,
     /// Which committed states are kept: every so many rounds (the newest two always).
     pub every: u64,
     /// How long a node trains before it writes down where it is.
@@ -427,25 +435,60 @@ impl Plan {
             .collect()
     }
 
-    /// The nodes that `node` keeps a link to: its domain, and across the WAN the coordinator with every gateway and its successors.
+    /// How a domain's sums travel to the coordinator: within its own domain as they are. Updates that the rule must see one by one do, too.
+    pub fn codec(&self, domain: &DomainId) -> Codec {
+        let home = self.coordinator.domain();
+        let joins = |link: &&LinkPlan| {
+            let (a, b) = &link.between;
+            (a, b) == (domain, &home) || (b, a) == (domain, &home)
+        };
+        match self.links.iter().find(joins) {
+            Some(link) if self.aggregator.needs == Needs::Sum => link.codec,
+            _ => Codec::None,
+        }
+    }
+
+    /// The nodes that `node` keeps a link to: its domain, and across the WAN whoever may coordinate with every gateway and its successors.
     pub fn peers(&self, node: &NodeId) -> Vec<NodeId> {
         let mut peers: Vec<NodeId> = Vec::new();
         for domain in &self.domains {
             if domain.id == node.domain() {
                 peers.extend(domain.nodes.iter().map(|peer| peer.id.clone()));
-            } else if *node == self.coordinator {
+            } else if self.may_coordinate(node) {
                 peers.extend(domain.gateways.iter().cloned());
-            } else if domain.id == self.coordinator.domain() && self.may_be_gateway(node) {
-                peers.push(self.coordinator.clone());
+            } else if self.may_be_gateway(node) {
+                let may = domain.gateways.iter();
+                peers.extend(may.filter(|peer| self.may_coordinate(peer)).cloned());
             }
         }
         peers.retain(|peer| peer != node);
         peers
     }
 
+    /// Whether `node` dials `peer` in another domain (rather than waiting to be dialled): who cannot coordinate dials who can.
+    pub fn dials_across(&self, node: &NodeId, peer: &NodeId) -> bool {
+        let rank = |node: &NodeId| (*node == self.coordinator, self.may_coordinate(node));
+        match rank(node).cmp(&rank(peer)) {
+            Ordering::Less => true,
+            Ordering::Greater => false,
+            // Two standbys.
+            Ordering::Equal => node > peer,
+        }
+    }
+
     /// Whether the link between two nodes crosses the WAN.
     pub fn is_wan(a: &NodeId, b: &NodeId) -> bool {
         a.domain() != b.domain()
+    }
+
+    /// Whether `node` is the coordinator that the topology names, or a standby.
+    pub fn may_coordinate(&self, node: &NodeId) -> bool {
+        *node == self.coordinator || self.standby.contains(node)
+    }
+
+    /// Whether the store may be changed by more than one coordinator in turn.
+    pub fn shares_store(&self) -> bool {
+        !self.standby.is_empty()
     }
 
     /// Whether `node` is in its domain's list of gateways.
@@ -469,3 +512,43 @@ impl DomainPlan {
 
 #[cfg(test)]
 pub(crate) mod samples;
+
+#[cfg(test)]
+mod tests {
+    use super::samples::plan;
+    use super::*;
+
+    fn n(text: &str) -> NodeId {
+        text.parse().unwrap()
+    }
+
+    /// Whoever may coordinate reaches every gateway, and exactly one side of each link dials.
+    #[test]
+    fn standbys_have_links_to_all_gateways() {
+        let mut plan = plan(&[2, 2, 2, 2]);
+        plan.standby = vec![n("d1/n0"), n("d2/n0")];
+        let wan = |node: &str| {
+            let peers = plan.peers(&n(node)).into_iter();
+            let far = peers.filter(|peer| Plan::is_wan(&n(node), peer));
+            far.map(|peer| peer.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(wan("d0/n0"), ["d1/n0", "d2/n0", "d3/n0"]);
+        assert_eq!(wan("d1/n0"), ["d0/n0", "d2/n0", "d3/n0"]);
+        assert_eq!(wan("d3/n0"), ["d0/n0", "d1/n0", "d2/n0"]);
+        assert_eq!(wan("d3/n1"), [""; 0]);
+        for node in plan.nodes() {
+            for peer in plan.peers(&node.id) {
+                assert!(plan.peers(&peer).contains(&node.id), "{} {peer}", node.id);
+                if Plan::is_wan(&node.id, &peer) {
+                    let (one, other) = (
+                        plan.dials_across(&node.id, &peer),
+                        plan.dials_across(&peer, &node.id),
+                    );
+                    assert_ne!(one, other, "{} {peer}", node.id);
+                }
+            }
+        }
+        assert!(plan.dials_across(&n("d1/n0"), &n("d0/n0")));
+        assert!(plan.dials_across(&n("d3/n0"), &n("d1/n0")));
+    }
+}

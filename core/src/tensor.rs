@@ -7,9 +7,10 @@ use crate::wire::{CHUNK_ELEMENTS, CONTROL_BYTES_MAX};
 /// The most bytes of names and shapes: a layout travels in one message, beside the names of a domain's members.
 pub const DESCRIPTION_BYTES_MAX: usize = CONTROL_BYTES_MAX - (256 << 10);
 
-/// The most elements in a model (56 GiB of `f32`): the hashes of a contribution's chunks travel in one message, beside the names of its
+/// The most elements in a model (49 GiB of `f32`): hashes and sizes of a contribution's chunks travel in one message, beside the names of its
 /// members.
-pub const ELEMENTS_MAX: u64 = (DESCRIPTION_BYTES_MAX / size_of::<Hash>() * CHUNK_ELEMENTS) as u64;
+pub const ELEMENTS_MAX: u64 =
+    (DESCRIPTION_BYTES_MAX / (size_of::<Hash>() + size_of::<u32>()) * CHUNK_ELEMENTS) as u64;
 
 /// One tensor's place in the flat slice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -250,7 +251,8 @@ impl std::fmt::Debug for Hash {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Contribution, Control, DomainJoin, codec};
+    use crate::compress::Codec;
+    use crate::wire::{Contribution, Control, DomainJoin, Encoding, codec};
 
     #[test]
     fn tensors_are_laid_out_by_name_whatever_the_order_given() {
@@ -288,6 +290,10 @@ mod tests {
             weight: 1.0,
             exponent: 0,
             chunks: vec![Hash::default(); (ELEMENTS_MAX as usize).div_ceil(CHUNK_ELEMENTS)],
+            encoding: Encoding {
+                codec: Codec::Fp16,
+                sizes: vec![u32::MAX; (ELEMENTS_MAX as usize).div_ceil(CHUNK_ELEMENTS)],
+            },
         });
         codec::encode(&contribution).unwrap();
         assert!(Layout::new([("all", vec![ELEMENTS_MAX as usize])]).is_ok());

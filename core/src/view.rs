@@ -62,13 +62,24 @@ impl View {
         self.out.contains_key(node)
     }
 
+    /// The view in which `node` coordinates from now on. It also acts for its domain, as every coordinator does.
+    #[must_use]
+    pub fn promoting(&self, node: &NodeId) -> Self {
+        let mut next = self.clone();
+        next.epoch += 1;
+        next.coordinator = node.clone();
+        next.gateways.insert(node.domain(), node.clone());
+        next.out.remove(node);
+        next
+    }
+
     /// Whether the view names only nodes of the plan, each in its place.
     pub fn fits(&self, plan: &Plan) -> bool {
         let acts = |domain: &crate::plan::DomainPlan| {
             let acting = self.gateways.get(&domain.id);
             acting.is_some_and(|node| domain.gateways.contains(node))
         };
-        plan.node(&self.coordinator).is_some()
+        plan.may_coordinate(&self.coordinator)
             && self.gateways.len() == plan.domains.len()
             && plan.domains.iter().all(acts)
             && self.out.keys().all(|node| plan.node(node).is_some())
@@ -91,6 +102,8 @@ pub struct Turn {
     pub falls: bool,
     /// Its domain has another gateway.
     pub gateway_moved: bool,
+    /// The federation has another coordinator.
+    pub coordinator_moved: bool,
 }
 
 impl Seen {
@@ -124,11 +137,13 @@ impl Seen {
             return None;
         }
         let (acted, gateway) = (self.is_gateway(), self.gateway().clone());
+        let coordinator_moved = view.coordinator != self.view.coordinator;
         self.view = view;
         Some(Turn {
             rises: !acted && self.is_gateway(),
             falls: acted && !self.is_gateway(),
             gateway_moved: gateway != *self.gateway(),
+            coordinator_moved,
         })
     }
 }
@@ -174,6 +189,24 @@ mod tests {
             (turn.rises, turn.falls, turn.gateway_moved),
             (false, true, true)
         );
+    }
+
+    #[test]
+    fn who_is_promoted_coordinates_and_acts_for_its_domain() {
+        let mut plan = plan(&[2, 2]);
+        let (gate, standby): (NodeId, NodeId) =
+            ("d1/n0".parse().unwrap(), "d1/n1".parse().unwrap());
+        plan.domains[1].gateways = vec![gate.clone(), standby.clone()];
+        let first = View::first(&plan);
+        assert!(!first.promoting(&standby).fits(&plan), "it is no standby");
+        plan.standby = vec![standby.clone()];
+        let next = first.promoting(&standby);
+        assert!(next.fits(&plan));
+        assert_eq!((next.epoch, &next.coordinator), (2, &standby));
+        assert!(next.is_gateway(&standby) && !next.is_gateway(&gate));
+        let mut seen = Seen::new(&plan, gate);
+        let turn = seen.adopt(&plan, next).expect("it is later");
+        assert!(turn.coordinator_moved && turn.falls);
     }
 
     #[test]

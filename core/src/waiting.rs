@@ -36,7 +36,7 @@ pub fn needs(plan: &Plan, node: &NodeId) -> Vec<Need> {
     let gateways = domain.map_or(&[][..], |domain| &domain.gateways);
     let is_gateway = gateways.contains(node);
     let leads = |peer: &NodeId| match is_gateway {
-        true => *node != plan.coordinator && *peer == plan.coordinator,
+        true => *node != plan.coordinator && plan.may_coordinate(peer),
         false => gateways.contains(peer),
     };
     let peers = plan.peers(node).into_iter().map(|peer| Need {

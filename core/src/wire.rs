@@ -11,6 +11,7 @@ mod heartbeat;
 use serde::{Deserialize, Serialize};
 
 use crate::aggregate::{Needs, Report, Weight};
+use crate::compress::Codec;
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::membership::Word;
 use crate::plan::SyncEvery;
@@ -27,7 +28,7 @@ pub const VERSION: u16 = 2;
 
 /// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0x314c_9a7d_eb69_7eff;
+pub const FINGERPRINT: u64 = 0x07F4_8ABD_4574_AF4F;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;
@@ -281,6 +282,35 @@ pub struct Contribution {
     /// BLAKE3 of each chunk of [`CHUNK_ELEMENTS`] elements; the last of a tensor may be short. Where the rule must see each update there are as many
     /// tensors as members, chunk by chunk: the first chunk of every member in rank order, then the second of every member.
     pub chunks: Vec<Hash>,
+    /// How its bytes are to be read.
+    pub encoding: Encoding,
+}
+
+/// How the chunks of a contribution are encoded.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Encoding {
+    /// The codec.
+    pub codec: Codec,
+    /// The bytes of each chunk; empty for plain `f32`, whose size is known.
+    pub sizes: Vec<u32>,
+}
+
+impl Encoding {
+    /// The bytes of a chunk of so many elements; none if there is no such chunk.
+    pub fn chunk_bytes(&self, index: usize, elements: usize) -> Option<usize> {
+        match self.codec {
+            Codec::None => Some(elements * 4),
+            _ => self.sizes.get(index).map(|size| *size as usize),
+        }
+    }
+
+    /// The bytes of all chunks of that many elements altogether.
+    pub fn bytes(&self, elements: usize) -> u64 {
+        match self.codec {
+            Codec::None => elements as u64 * 4,
+            _ => self.sizes.iter().map(|size| u64::from(*size)).sum(),
+        }
+    }
 }
 
 impl Contribution {

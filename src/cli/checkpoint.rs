@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::output::{bytes, complain, fail, print_line, refuse};
 use super::{Common, Exit, Format};
+use tombolo::FederationError;
 use tombolo::actors::checkpoint::{CheckpointError, Kept, MODEL, Store, Surveyed};
 use tombolo::federation::state_word;
-use tombolo::{Federation, FederationError};
 use tombolo_core::ids::Round;
 
 /// Arguments of `checkpoint`.
@@ -59,12 +59,24 @@ impl Checkpoint {
             What::List(place) | What::Verify(place) => &place.file,
             What::Restore(restore) => &restore.file,
         };
-        let store = match super::run::open(common, file, false) {
-            Ok(federation) => federation.store(),
+        let opened = super::run::open(common, file, false).and_then(|federation| {
+            let store = federation.store()?;
+            let (what, advice) = match federation.plan().checkpoint.store {
+                Some(_) => ("store", "give the topology whose `store` it is"),
+                None => ("state folder", "name another folder with --state"),
+            };
+            let place = federation.store_place();
+            let nothing = format!("no round has ended in the {what} {place} yet; {advice}");
+            Ok((store, nothing))
+        });
+        let (store, nothing) = match opened {
+            Ok(opened) => opened,
             Err(error) => return refuse(common, error),
         };
         let found = match store.survey() {
-            Ok(found) if found.is_empty() => return refuse(common, nothing(common, file)),
+            Ok(found) if found.is_empty() => {
+                return refuse(common, FederationError::Machine(nothing));
+            }
             Ok(found) => found,
             Err(error) => {
                 fail(common, &error.to_string());
@@ -77,18 +89,6 @@ impl Checkpoint {
             What::Restore(restore) => restore.run(common, &store, &found),
         }
     }
-}
-
-fn nothing(common: &Common, file: &Path) -> FederationError {
-    let folder = match (&common.state, Federation::from_path(file)) {
-        (Some(state), _) => state.clone(),
-        (None, Ok(federation)) => federation.plan().checkpoint.folder.clone(),
-        (None, Err(error)) => return error,
-    };
-    FederationError::Machine(format!(
-        "no round has ended in the state folder {} yet; name another folder with --state",
-        folder.display()
-    ))
 }
 
 fn list(common: &Common, found: &[Surveyed]) -> Exit {

@@ -8,7 +8,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Common, Exit, Format};
 use tombolo::FederationError;
-use tombolo::federation::{DEPARTED, Ledger, NOT_DRAINED, StateError, named, state_word};
+use tombolo::federation::{
+    DEPARTED, Ledger, NOT_DRAINED, STEPPED_DOWN, StateError, named, state_word,
+};
 use tombolo_core::event::{Event, Finished, RoundRecord, Wait};
 use tombolo_core::text::{is_hidden, span, visible};
 
@@ -300,6 +302,14 @@ pub fn trouble(event: &Event) -> Option<String> {
             format!("{node} cannot talk to {peer}: {reason}")
         }
         Event::PeerLost { peer, .. } => format!("{peer} gives no sign of life"),
+        Event::CoordinatorPromoted { node, epoch } => {
+            format!("{node} is the coordinator from membership view {epoch} on")
+        }
+        Event::CoordinatorSteppedDown {
+            node, by, epoch, ..
+        } => format!(
+            "{node} coordinates no more: {by} is the coordinator since membership view {epoch}"
+        ),
         Event::NodeEvicted { node, .. } => format!("{node} is out until its cool-down is over"),
         Event::DomainDropped { domain, reason, .. } => {
             format!("domain {domain} is out: {reason}")
@@ -374,7 +384,9 @@ pub fn refuse(common: &Common, error: FederationError) -> Exit {
             return Exit::Usage;
         }
         FederationError::State(StateError::Files { .. }) => Exit::Failed,
-        FederationError::UnknownNode(_) | FederationError::State(_) => Exit::Usage,
+        FederationError::UnknownNode(_)
+        | FederationError::State(_)
+        | FederationError::StoreOccupied(_) => Exit::Usage,
         _ => Exit::Failed,
     };
     fail(common, &error.to_string());
@@ -414,6 +426,10 @@ pub fn judge(finished: &Finished) -> Exit {
             return Exit::Terminated;
         }
         "" | DEPARTED => {}
+        reason if reason.starts_with(STEPPED_DOWN) => {
+            complain(reason);
+            return Exit::SteppedDown;
+        }
         reason => complain(reason),
     }
     if finished.never_met_quorum() {
@@ -499,9 +515,10 @@ mod tests {
                 why: tombolo_core::event::Misfit::Past,
                 reason: reason.clone(),
             },
+            // Its reason begins with the node's name.
             Event::GaveUp {
                 node: node.clone(),
-                reason: reason.clone(),
+                reason: format!("{node} has the cause"),
             },
             Event::ActorRestarted {
                 actor: actor.clone(),

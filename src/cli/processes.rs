@@ -57,7 +57,9 @@ pub async fn run(common: &Common, file: &Path, federation: &Federation, resume: 
 
 struct Family<'a> {
     common: &'a Common,
+    /// Whose exit is the run's.
     coordinator: NodeId,
+    standby: Vec<NodeId>,
     display: Display,
     finished: Option<Finished>,
     /// By node: hands signals to the task that owns the process.
@@ -100,6 +102,7 @@ impl<'a> Family<'a> {
         let mut family = Family {
             common,
             coordinator: plan.coordinator.clone(),
+            standby: plan.standby.clone(),
             display: Display::new(common.format, plan.rounds),
             finished: None,
             children: Vec::new(),
@@ -133,7 +136,10 @@ impl<'a> Family<'a> {
                 )
             })?;
             if let Some(out) = child.stdout.take() {
-                family.pipes.spawn(listen(out, coordinates, sender.clone()));
+                let may_coordinate = plan.may_coordinate(&node.id);
+                family
+                    .pipes
+                    .spawn(listen(out, may_coordinate, sender.clone()));
             }
             if let (Some(pipe), Some(text)) = (child.stdin.take(), &piped) {
                 family.pipes.spawn(feed(pipe, text.clone()));
@@ -188,6 +194,13 @@ impl<'a> Family<'a> {
                 Next::Line(Some((true, line))) => self.on_line(&line),
                 Next::Line(Some((false, line))) => self.on_trouble(&line),
                 Next::Line(None) => silent = true,
+                Next::Exit(node, status)
+                    if node == self.coordinator && self.may_be_succeeded(&status, interrupt) =>
+                {
+                    // Whatever comes of it, who is told to end must hear it from here.
+                    last = Some(Exit::Failed);
+                    self.orphaned(&node, &status);
+                }
                 Next::Exit(node, status) if node == self.coordinator => {
                     last = Some(self.judge(&node, &status, interrupt));
                     alarm = Some(Box::pin(tokio::time::sleep(LEAVE_LIMIT)));
@@ -236,7 +249,12 @@ impl<'a> Family<'a> {
                 self.display.on_event(&Event::Finished(finished.clone()));
                 self.finished = Some(finished);
             }
-            Ok(event) => self.display.on_event(&event),
+            Ok(event) => {
+                if let Event::CoordinatorPromoted { node, .. } = &event {
+                    self.coordinator = node.clone();
+                }
+                self.display.on_event(&event);
+            }
             // An error: on standard error it has been said already.
             Err(_) if self.common.format == Format::Json && !self.display.has_ended() => {
                 if let Ok(value) = serde_json::from_str::<serde_json::Value>(line) {
@@ -245,6 +263,32 @@ impl<'a> Family<'a> {
             }
             Err(_) => {}
         }
+    }
+
+    /// Whether the others may go on without the coordinator: it did not end the run, and a user may promote another.
+    fn may_be_succeeded(
+        &self,
+        status: &io::Result<ExitStatus>,
+        interrupt: Option<Interrupt>,
+    ) -> bool {
+        let fine = matches!(status, Ok(status) if status.success());
+        !self.standby.is_empty() && self.finished.is_none() && interrupt.is_none() && !fine
+    }
+
+    fn orphaned(&self, node: &NodeId, status: &io::Result<ExitStatus>) {
+        let standby: Vec<&str> = self.standby.iter().map(NodeId::as_str).collect();
+        let status = words(status);
+        if self.common.format == Format::Json {
+            print_line(&serde_json::json!({
+                "event": "process_ended",
+                "node": node,
+                "status": status,
+            }));
+        }
+        self.display.note(&format!(
+            "the process of {node}, the coordinator, ended: {status}; `tombolo promote` goes on with one of: {}",
+            standby.join(", ")
+        ));
     }
 
     /// Of the other nodes only what goes wrong is told; how the rounds go the coordinator knows.

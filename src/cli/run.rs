@@ -75,9 +75,10 @@ pub async fn follow(
     everything: bool,
 ) -> Exit {
     let hosts_coordinator = running.hosts_coordinator();
+    let may_coordinate = running.may_coordinate();
     // Of the rounds only the coordinator's process tells; what goes wrong everyone does.
     let mut display = Display::new(common.format, rounds)
-        .everything(everything && hosts_coordinator)
+        .everything(everything && may_coordinate)
         .member(!hosts_coordinator);
     let (mut events, ledger) = (running.events(), running.ledger());
     let nodes: Vec<_> = running.nodes().cloned().collect();
@@ -113,7 +114,8 @@ pub async fn follow(
         }
         Err(error) => return refuse(common, error),
     };
-    if !hosts_coordinator {
+    // A standby that was promoted tells of the rounds as well.
+    if !hosts_coordinator && report.finished.rounds == 0 {
         display.clear();
         let reason = &report.finished.reason;
         match (common.format, reason.as_str()) {

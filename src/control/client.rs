@@ -9,12 +9,15 @@ use std::time::Duration;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::{Request, Response, Status, short_path};
+use super::{NotPromoted, Request, Response, Status, short_path};
 use tombolo_core::ids::NodeId;
 use tombolo_core::membership::NotLifted;
 
 /// How long a process may take to answer: clients before us may each take their time.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// The same for a promotion: the store is asked meanwhile.
+const PROMOTION_LIMIT: Duration = Duration::from_secs(25);
 
 /// The longest answer read: hundreds of thousands of links.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
@@ -115,6 +118,64 @@ pub fn readmit(state: &Path, node: &NodeId) -> Result<f64, ReadmitError> {
     Err(ReadmitError::NoCoordinator { folder, found })
 }
 
+/// Why nobody was promoted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PromoteError {
+    /// No process of the state folder hosts the node.
+    #[error("{node} does not run in the state folder {}; start it, or name its state folder with --state", folder.display())]
+    Elsewhere {
+        /// Who.
+        node: NodeId,
+        /// Where it was looked for.
+        folder: PathBuf,
+    },
+    /// It was asked, and is not.
+    #[error(transparent)]
+    NotPromoted(NotPromoted),
+    /// A process could not be asked.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+}
+
+/// Makes a standby the coordinator, through the process of the state folder that hosts it; gives the epoch from which on it is.
+///
+/// # Errors
+/// See [`PromoteError`].
+pub fn promote(state: &Path, node: &NodeId) -> Result<u64, PromoteError> {
+    let sockets = Sockets::of(state);
+    let folder = std::path::absolute(state).unwrap_or_else(|_| state.to_owned());
+    let elsewhere = PromoteError::Elsewhere {
+        node: node.clone(),
+        folder,
+    };
+    let Some(sockets) = sockets else {
+        return Err(elsewhere);
+    };
+    let mut silent = None;
+    // Its own first: the lost coordinator's process may be there and answer nobody.
+    let own = super::socket_name(node);
+    let (own, others): (Vec<_>, Vec<_>) = sockets.names.iter().partition(|name| **name == own);
+    for name in own.into_iter().chain(others) {
+        let request = Request::Promote { node: node.clone() };
+        match sockets.ask_within(name, &request, PROMOTION_LIMIT) {
+            Ok(Some(Response::Promoted { epoch, .. })) => return Ok(epoch),
+            // Whoever it is, another process may host it.
+            Ok(Some(Response::NotPromoted {
+                reason: NotPromoted::Elsewhere { .. },
+            }))
+            | Ok(None) => {}
+            Ok(Some(Response::NotPromoted { reason })) => {
+                return Err(PromoteError::NotPromoted(reason));
+            }
+            Ok(Some(other)) => return Err(sockets.unexpected(name, other).into()),
+            // It may be the one.
+            Err(error) => silent = Some(error),
+        }
+    }
+    Err(silent.map_or(elsewhere, PromoteError::from))
+}
+
 /// The control sockets of a state folder.
 struct Sockets {
     folder: File,
@@ -141,7 +202,16 @@ impl Sockets {
     }
 
     fn ask(&self, name: &str, request: &Request) -> Result<Option<Response>, ControlError> {
-        ask(&self.folder, name, &self.path.join(name), request)
+        self.ask_within(name, request, ANSWER_LIMIT)
+    }
+
+    fn ask_within(
+        &self,
+        name: &str,
+        request: &Request,
+        limit: Duration,
+    ) -> Result<Option<Response>, ControlError> {
+        ask(&self.folder, name, &self.path.join(name), request, limit)
     }
 
     fn status(&self, name: &str) -> Result<Option<Status>, ControlError> {
@@ -182,6 +252,7 @@ fn ask(
     name: &str,
     path: &Path,
     request: &Request,
+    limit: Duration,
 ) -> Result<Option<Response>, ControlError> {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     let silent = |error: std::io::Error| ControlError::Silent {
@@ -201,9 +272,7 @@ fn ask(
         Err(error) if matches!(error.kind(), ConnectionRefused | NotFound) => return Ok(None),
         Err(error) => return Err(silent(error)),
     };
-    stream
-        .set_read_timeout(Some(ANSWER_LIMIT))
-        .map_err(silent)?;
+    stream.set_read_timeout(Some(limit)).map_err(silent)?;
     stream
         .set_write_timeout(Some(ANSWER_LIMIT))
         .map_err(silent)?;

@@ -34,6 +34,11 @@ pub enum Request {
         /// Whose.
         node: NodeId,
     },
+    /// Make a standby of this process coordinator.
+    Promote {
+        /// Whom.
+        node: NodeId,
+    },
 }
 
 /// What is answered.
@@ -53,6 +58,18 @@ pub enum Response {
     NotLifted {
         /// Why.
         reason: NotLifted,
+    },
+    /// The standby is coordinator.
+    Promoted {
+        /// Who.
+        node: NodeId,
+        /// From which membership view on.
+        epoch: Epoch,
+    },
+    /// It is not.
+    NotPromoted {
+        /// Why.
+        reason: NotPromoted,
     },
     /// The request was not understood, or nobody here can do it.
     Error {
@@ -277,10 +294,46 @@ impl History {
     }
 }
 
+/// Why a node was not made coordinator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotPromoted {
+    /// The topology does not name it.
+    #[error("{node} is no standby; {}", match standby.as_slice() {
+        [] => "the topology names none in `standby`".to_owned(),
+        standby => format!("the topology names {}", named(standby)),
+    })]
+    NoStandby {
+        /// Who.
+        node: NodeId,
+        /// Who may be promoted.
+        standby: Vec<NodeId>,
+    },
+    /// Somewhere else, or nowhere.
+    #[error("{node} does not run in this process")]
+    Elsewhere {
+        /// Who.
+        node: NodeId,
+    },
+    /// It could not be.
+    #[error("{node} is not promoted: {reason}")]
+    Refused {
+        /// Who.
+        node: NodeId,
+        /// Why.
+        reason: String,
+    },
+}
+
+fn named(nodes: &[NodeId]) -> String {
+    let names: Vec<&str> = nodes.iter().map(NodeId::as_str).collect();
+    names.join(", ")
+}
+
 /// Where a process looks to answer.
 pub(crate) struct Sources {
     pub env: Arc<dyn Env>,
-    pub coordinator: Option<Handle<coordinator::Message>>,
+    plan: Arc<Plan>,
     federation: String,
     nodes: Vec<NodeSources>,
     census: Census,
@@ -297,7 +350,7 @@ struct LinkSources {
 struct NodeSources {
     node: NodeId,
     address: String,
-    coordinator: bool,
+    coordinator: Option<Handle<coordinator::Message>>,
     certificate_ends: u64,
     links: BTreeMap<NodeId, LinkSources>,
     board: Arc<Mutex<Board>>,
@@ -307,7 +360,7 @@ struct NodeSources {
 impl Sources {
     /// Of the crews of a process.
     pub fn new(
-        plan: &Plan,
+        plan: &Arc<Plan>,
         crews: &BTreeMap<NodeId, Crew>,
         census: Census,
         history: Arc<History>,
@@ -318,7 +371,7 @@ impl Sources {
         let nodes = crews.values().map(|crew| NodeSources {
             node: crew.node_id.clone(),
             address: crew.address.to_string(),
-            coordinator: crew.coordinator.is_some(),
+            coordinator: crew.coordinator.clone(),
             certificate_ends: now
                 + show::show_node(plan, &crew.node_id, now).map_or(0, |entry| entry.remaining_s),
             links: crew
@@ -336,9 +389,8 @@ impl Sources {
             board: crew.board.clone(),
             seen: crew.seen.clone(),
         });
-        let mut coordinators = crews.values().map(|crew| crew.coordinator.clone());
         Sources {
-            coordinator: coordinators.find_map(|coordinator| coordinator),
+            plan: plan.clone(),
             federation: plan.name.clone(),
             nodes: nodes.collect(),
             census,
@@ -346,6 +398,24 @@ impl Sources {
             waiting,
             env,
         }
+    }
+
+    /// The coordinator that is at work in this process.
+    pub fn coordinator(&self) -> Option<&Handle<coordinator::Message>> {
+        let mut acting = self.nodes.iter().filter(|node| lock(&node.board).acts);
+        acting.find_map(|node| node.coordinator.as_ref())
+    }
+
+    /// What a node of this process would coordinate with.
+    pub fn standby(&self, node: &NodeId) -> Result<&Handle<coordinator::Message>, NotPromoted> {
+        let (node, plan) = (node.clone(), &self.plan);
+        if !plan.may_coordinate(&node) || !plan.shares_store() {
+            let standby = plan.standby.clone();
+            return Err(NotPromoted::NoStandby { node, standby });
+        }
+        let mut here = self.nodes.iter().filter(|here| here.node == node);
+        let found = here.find_map(|here| here.coordinator.as_ref());
+        found.ok_or(NotPromoted::Elsewhere { node })
     }
 
     /// How it stands now.
@@ -430,7 +500,7 @@ impl NodeSources {
         NodeStatus {
             node: self.node.clone(),
             address: self.address.clone(),
-            coordinator: self.coordinator,
+            coordinator: lock(&self.board).acts,
             certificate_s: self.certificate_ends.saturating_sub(unix),
             waits: None,
         }

@@ -32,6 +32,11 @@ impl Ledger {
         }
     }
 
+    /// Ends the run for this process, before its last word.
+    pub fn end(&self, reason: String) {
+        let _ = self.finished.set(Finished::without_rounds(reason));
+    }
+
     /// The rounds that ended, in order, without the first `known`.
     pub fn rounds_from(&self, known: usize) -> Vec<RoundRecord> {
         self.lock().get(known..).unwrap_or_default().to_vec()

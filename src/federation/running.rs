@@ -1,10 +1,10 @@
 //! A federation at work, until its end.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use super::{FederationError, Ledger, Recorder, Report, StateFolder, Waiting};
 use crate::control::Control;
@@ -36,6 +36,9 @@ const PACKETS_LIMIT: Duration = Duration::from_millis(500);
 /// Why a node that was told to leave ends in spite of who may still wait for it.
 pub const NOT_DRAINED: &str = "terminated before it could drain: the coordinator took no note of it; is the coordinator, or the domain's gateway, down?";
 
+/// Why a process ends whose coordinator is none any more; who is follows.
+pub const STEPPED_DOWN: &str = "stepped down: ";
+
 /// A federation at work.
 pub struct Running {
     pub(super) plan: Arc<Plan>,
@@ -48,7 +51,9 @@ pub struct Running {
     pub(super) _control: Control,
     pub(super) world: World,
     pub(super) state: Option<StateFolder>,
-    pub(super) recorder: Option<Recorder>,
+    pub(super) recorder: Arc<Mutex<Option<Recorder>>>,
+    /// Changes when a node of this process becomes coordinator, or is none any more.
+    pub(super) role_changes: watch::Receiver<()>,
 }
 
 /// Why a run was ended from outside.
@@ -78,7 +83,12 @@ impl Running {
 
     /// Whether the coordinator is among them, so that the run ends with its word.
     pub fn hosts_coordinator(&self) -> bool {
-        self.crews.values().any(|crew| crew.coordinator.is_some())
+        self.crews.values().any(Crew::coordinates)
+    }
+
+    /// Whether one of them is the coordinator or may become it.
+    pub fn may_coordinate(&self) -> bool {
+        self.crews.keys().any(|node| self.plan.may_coordinate(node))
     }
 
     /// Nodes of this process and those of other ones that they need, as far as the topology does not give their addresses.
@@ -108,10 +118,8 @@ impl Running {
             Interrupt::Terminated => "terminated",
         };
         let message = CoordinatorMessage::Stop(reason.to_owned());
-        let coordinator = self
-            .crews
-            .values()
-            .find_map(|crew| crew.coordinator.as_ref());
+        let mut acting = self.crews.values().filter(|crew| crew.coordinates());
+        let coordinator = acting.find_map(|crew| crew.coordinator.as_ref());
         if let Some(coordinator) = coordinator {
             let _ = coordinator.post(tombolo_actors::coordinator::Message::Machine(message));
         }
@@ -137,7 +145,7 @@ impl Running {
     /// # Errors
     /// The report could not be written; it is in the error.
     pub async fn run_until(
-        mut self,
+        self,
         interrupt: impl Future<Output = Interrupt>,
     ) -> Result<Report, FederationError> {
         let mut interrupt = std::pin::pin!(interrupt);
@@ -146,13 +154,14 @@ impl Running {
         let ledger = self.ledger.clone();
         let mut stopping = None;
         let mut left: Vec<_> = self.crews.values().map(|crew| crew.left.clone()).collect();
-        let hosts_coordinator = self.hosts_coordinator();
-        let patience = match hosts_coordinator {
-            true => self.plan.round.close_limit + LEAVE_LIMIT,
-            false => DRAIN_LIMIT,
-        };
+        let mut role_changes = self.role_changes.clone();
         let mut is_over = false;
         let mut finished = loop {
+            let hosts_coordinator = self.hosts_coordinator();
+            let patience = match hosts_coordinator {
+                true => self.plan.round.close_limit + LEAVE_LIMIT,
+                false => DRAIN_LIMIT,
+            };
             let gone = async {
                 if hosts_coordinator {
                     return std::future::pending().await;
@@ -168,9 +177,10 @@ impl Running {
             tokio::select! {
                 biased;
                 finished = ledger.finished() => {
-                    is_over = true;
+                    is_over = !finished.reason.starts_with(STEPPED_DOWN);
                     break finished;
                 }
+                Ok(()) = role_changes.changed() => {}
                 reason = gone => {
                     is_over = reason != DEPARTED;
                     break Finished::without_rounds(reason);
@@ -195,6 +205,7 @@ impl Running {
                 }
             }
         };
+        let hosts_coordinator = self.hosts_coordinator();
         let farewell = match is_over {
             true => Farewell::Over(finished.reason.clone()),
             false => Farewell::Leaves,
@@ -222,7 +233,11 @@ impl Running {
             // Its threads cannot be joined; they end with the process.
             std::mem::forget(self.world);
         }
-        if let Some(recorder) = self.recorder.take() {
+        let recorder = {
+            let mut recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
+            recorder.take()
+        };
+        if let Some(recorder) = recorder {
             recorder.close();
         }
         // A run that could not begin leaves the report of the one before.

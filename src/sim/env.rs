@@ -6,7 +6,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::task::coop::cooperative;
@@ -44,6 +44,8 @@ pub struct SimEnv {
     alive: Arc<AtomicBool>,
     disk: Arc<MemoryDisk>,
     files: Arc<FolderFiles>,
+    /// The disk of the coordinator's records, once it is needed.
+    records: OnceLock<Arc<FolderFiles>>,
     clocks: Clocks,
     endpoints: AtomicU64,
     trainings: AtomicU64,
@@ -80,6 +82,7 @@ impl SimEnv {
             alive,
             disk: disk.clone(),
             files: Arc::new(files),
+            records: OnceLock::new(),
             clocks: clocks.clone(),
             endpoints: AtomicU64::new(0),
             trainings: AtomicU64::new(0),
@@ -255,6 +258,30 @@ impl Env for SimEnv {
 
     fn files(&self) -> Arc<dyn Files> {
         self.files.clone()
+    }
+
+    fn store(&self) -> Arc<dyn Files> {
+        if let Some(records) = self.records.get() {
+            return records.clone();
+        }
+        let shared = self.world().ok().and_then(|world| {
+            let state = world.lock();
+            let owner = state.shared.as_ref().filter(|owner| **owner != self.node)?;
+            Some(state.nodes.get(owner)?.disk.clone())
+        });
+        match shared {
+            Some(disk) => {
+                let of_life = DiskOfLife {
+                    disk,
+                    alive: self.alive.clone(),
+                    node: self.node.clone(),
+                };
+                let name = format!("{}.{}", self.node.domain(), self.node.name());
+                let open = || Arc::new(FolderFiles::share(Arc::new(of_life), &name));
+                self.records.get_or_init(open).clone()
+            }
+            None => self.files(),
+        }
     }
 
     fn advertise(&self, node: &NodeId, address: SocketAddr) -> io::Result<()> {

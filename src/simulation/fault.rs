@@ -154,6 +154,11 @@ pub fn stale_certificate(node: &str, stale: Stale) -> Fault {
     Fault::StaleCertificate { node, stale }
 }
 
+/// A user makes a standby coordinator, as `tombolo promote` does. Nothing else ever does.
+pub fn promote(node: &str) -> Fault {
+    Fault::Promote { node: node.into() }
+}
+
 /// An actor of a node panics: one of [`ACTORS`](super::plan::ACTORS), or at the coordinator `Coordinator` or `Aggregate`; of those
 /// of each peer all.
 pub fn panic(node: &str, actor: &str) -> Fault {

@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::time::Duration;
 
+use tombolo_actors::coordinator;
+use tombolo_actors::shell::Reply;
 use tombolo_core::ids::NodeId;
 
 use super::SimulationError;
@@ -74,6 +76,15 @@ impl<'a> Weather<'a> {
                 if let Some(crew) = self.crews.borrow().get(self.node(node)) {
                     // A full queue has trouble enough.
                     let _ = crew.inject_panic(actor, "a fault of the simulation");
+                }
+            }
+            Fault::Promote { node } => {
+                let crews = self.crews.borrow();
+                let crew = crews.get(self.node(node));
+                if let Some(coordinator) = crew.and_then(|crew| crew.coordinator.as_ref()) {
+                    // What becomes of it, events tell.
+                    let (reply, _) = Reply::channel();
+                    let _ = coordinator.post(coordinator::Message::Promote(reply));
                 }
             }
             Fault::ClockForward { node, by } => self.step(node, by.as_secs_f64()),

@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use tombolo_actors::env::Files;
 use tombolo_core::event::{Event, Finished};
-use tombolo_core::ids::{DomainId, NodeId};
+use tombolo_core::ids::{DomainId, Epoch, NodeId};
 use tombolo_core::plan::{Plan, Quorum};
 use tombolo_core::time::Micros;
 
@@ -107,6 +107,49 @@ struct State {
     still: BTreeSet<NodeId>,
     /// Faults that have begun, wall clocks apart.
     troubles: usize,
+    /// Who was promoted last, and in which epoch.
+    promoted: Option<(NodeId, Epoch)>,
+    /// Nodes without power.
+    dark: BTreeSet<NodeId>,
+    /// Nodes that coordinated before and may not have heard that another one does.
+    rivals: BTreeSet<NodeId>,
+}
+
+impl State {
+    fn on_event(&mut self, event: &Event, plan: &Plan) {
+        match event {
+            Event::NodeStarted { node, .. } => {
+                self.still.remove(node);
+                self.dark.remove(node);
+                self.rivals.remove(node);
+            }
+            Event::CoordinatorPromoted { node, epoch } => {
+                let before = self.promoted.replace((node.clone(), *epoch));
+                let before = before.map_or(plan.coordinator.clone(), |(before, _)| before);
+                // Whose power is cut believes nothing.
+                if !self.dark.contains(&before) {
+                    self.rivals.insert(before);
+                }
+                self.rivals.remove(node);
+            }
+            Event::CoordinatorSteppedDown { node, .. } => {
+                self.rivals.remove(node);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a coordinator says it that can commit nothing more: what it believes meanwhile is nobody's promise.
+    fn is_of_a_rival(&self, event: &Event) -> bool {
+        let since = self.promoted.as_ref().map_or(0, |(_, epoch)| *epoch);
+        !self.rivals.is_empty()
+            && match event {
+                Event::RoundOpened { epoch, .. } => *epoch < since,
+                // Nothing in it tells who took it.
+                Event::Reported { .. } => true,
+                _ => false,
+            }
+    }
 }
 
 /// Everything that is checked, over one run.
@@ -154,8 +197,9 @@ impl Checker {
     }
 
     pub fn on_event(&mut self, at: Micros, event: &Event) {
-        if let Event::NodeStarted { node, .. } = event {
-            self.state.still.remove(node);
+        self.state.on_event(event, &self.plan);
+        if self.state.is_of_a_rival(event) {
+            return;
         }
         self.each(at, |law, cx| law.on_event(cx, event));
     }
@@ -182,6 +226,8 @@ impl Checker {
 
     pub fn on_power_cut(&mut self, at: Micros, node: &NodeId, disk: &dyn Files) {
         self.state.still.insert(node.clone());
+        self.state.dark.insert(node.clone());
+        self.state.rivals.remove(node);
         self.each(at, |law, cx| law.on_power_cut(cx, node, disk));
     }
 

@@ -200,6 +200,11 @@ pub enum Fault {
         #[serde(default)]
         stale: Stale,
     },
+    /// A user makes the node coordinator: one of `standby`, or the one that was it at the beginning.
+    Promote {
+        /// Who.
+        node: String,
+    },
     /// An actor of the node panics, by its type's name: one of [`ACTORS`], or at the coordinator of [`COORDINATORS_ACTORS`]; of those
     /// of each peer all.
     Panic {
@@ -324,7 +329,10 @@ impl Fault {
     pub fn lasts(&self) -> bool {
         !matches!(
             self,
-            Fault::Restart { .. } | Fault::Heal { .. } | Fault::Panic { .. }
+            Fault::Restart { .. }
+                | Fault::Heal { .. }
+                | Fault::Panic { .. }
+                | Fault::Promote { .. }
         )
     }
 
@@ -341,6 +349,7 @@ impl Fault {
             | Fault::ClockDrift { node, .. }
             | Fault::DiskFull { node }
             | Fault::StaleCertificate { node, .. }
+            | Fault::Promote { node }
             | Fault::Panic { node, .. } => Some(node),
             _ => None,
         }
@@ -399,6 +408,7 @@ impl Fault {
             Fault::ClockDrift { .. } => "clock-drift",
             Fault::DiskFull { .. } => "disk-full",
             Fault::StaleCertificate { .. } => "stale-certificate",
+            Fault::Promote { .. } => "promote",
             Fault::Panic { .. } => "panic",
         }
     }
@@ -445,8 +455,18 @@ impl Fault {
                 "the clocks of {node} cannot drift by {wall_ppm} and {monotonic_ppm} millionths: expected at most 100,000 of the wall \
                  clock and 500 of the monotonic one"
             )),
+            Fault::Promote { node }
+                if !find_node(topology, node).is_some_and(|id| topology.may_coordinate(id)) =>
+            {
+                let standby = topology.standby.iter();
+                let standby: Vec<&str> = standby.map(|node| node.as_str()).collect();
+                Err(format!(
+                    "{node} cannot be promoted: expected one of standby = {standby:?}"
+                ))
+            }
             Fault::Panic { node, actor } => {
-                let coordinates = topology.coordinator.as_str() == node;
+                let coordinates =
+                    find_node(topology, node).is_some_and(|id| topology.may_coordinate(id));
                 let has = |actors: &[&str]| actors.contains(&actor.as_str());
                 if has(&ACTORS) || coordinates && has(&COORDINATORS_ACTORS) {
                     return Ok(());

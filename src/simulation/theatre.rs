@@ -31,11 +31,11 @@ use crate::sim::SimWorld;
 /// How long nodes may take, in virtual time, to hear that the run is over.
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Nodes that one look is at. Steps of the clock grow with the federation, and so do looks: each at everybody would take longer than all else.
-const LOOKED_AT: usize = 32;
-
 /// How often it is looked, in virtual time, whether anybody is left.
 const LOOK: Duration = Duration::from_secs(10);
+
+/// Nodes that one look is at. Steps of the clock grow with the federation, and so do looks: each at everybody would take longer than all else.
+const LOOKED_AT: usize = 32;
 
 /// Where every node listens, until it is replaced by a new machine.
 const PORT: u16 = 7000;
@@ -108,6 +108,9 @@ impl Theatre {
             world.env(&node.id);
         }
         world.link_as_planned(&self.plan);
+        if self.plan.shares_store() {
+            world.keep_records_of(&self.plan.coordinator);
+        }
         self.mourn(world);
         for node in self.plan.nodes() {
             self.start(world, crews, &node.id)?;

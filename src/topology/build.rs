@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use tombolo_core::ids::NodeId;
 use tombolo_core::plan::{
     CheckpointPlan, Cooldown, HeartbeatPlan, Init, ModelPlan, Order, Plan, SecurityPlan, SyncEvery,
     TrainerKind,
@@ -26,6 +27,9 @@ use domains::Domains;
 /// Suggestions cost time, and nobody reads more than these.
 const SUGGESTIONS_MAX: usize = 100;
 
+/// The state folder where the coordinator's records lie in an object store.
+const STATE: &str = "./state";
+
 /// Judges the whole file, in which the reader found `mistakes`. The plan is there exactly if there is no mistake at all.
 pub(super) fn plan(
     file: &Section,
@@ -35,12 +39,15 @@ pub(super) fn plan(
     let domains = domains::collect(file, &mut mistakes);
     addresses::check(&domains.list, &mut mistakes);
     let coordinator = rounds::coordinator(file, &domains, &mut mistakes);
+    let standby = rounds::standby(file, &domains, coordinator.as_ref(), &mut mistakes);
     let round = rounds::plan(file, &domains, &mut mistakes);
     let links = links::plan(file, &domains, &mut mistakes);
     let model = model(file, folder, &domains, &mut mistakes);
     let heartbeat = heartbeat(file.section("heartbeat"), &mut mistakes);
     let aggregator = rule::aggregator(file.section("aggregator"), &domains, &mut mistakes);
     let outer = rule::outer(file.section("outer"), &mut mistakes);
+    let home = coordinator.as_ref().map(NodeId::domain);
+    links::check_codecs(file, home.as_ref(), aggregator.needs, &mut mistakes);
     let (true, Some(coordinator), Some(model)) = (mistakes.is_empty(), coordinator, model) else {
         return Err(mistakes);
     };
@@ -53,6 +60,7 @@ pub(super) fn plan(
             _ => SyncEvery::Steps(1),
         },
         coordinator,
+        standby,
         seed: federation.whole("seed"),
         round,
         model,
@@ -143,8 +151,14 @@ fn cooldown(section: &Section, mistakes: &mut Mistakes) -> Cooldown {
 }
 
 fn checkpoint(section: &Section, folder: &Path) -> CheckpointPlan {
+    let store = section.text("store").unwrap_or_default();
+    let (at, store) = match store.strip_prefix("file:") {
+        Some(at) => (at, None),
+        None => (STATE, Some(store.to_owned())),
+    };
     CheckpointPlan {
-        folder: resolved(folder, section.text("store").unwrap_or_default()),
+        folder: resolved(folder, at),
+        store,
         every: section.whole("every"),
         snapshot: section.duration("snapshot"),
     }

@@ -6,6 +6,7 @@ use std::fmt;
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 use tombolo_core::aggregate::{self, Needs};
+use tombolo_core::compress::{Codec, MILLION};
 use tombolo_core::plan::{
     Deadline, DomainPlan, Emulate, Fabric, HeartbeatPlan, LinkPlan, OuterKind, Partition, Plan,
     Quorum, SyncEvery,
@@ -120,6 +121,13 @@ fn facts(plan: &Plan) -> Vec<(&'static str, String)> {
         ("links", links),
         ("state", plan.checkpoint.folder.display().to_string()),
     ];
+    if !plan.standby.is_empty() {
+        let names: Vec<&str> = plan.standby.iter().map(|node| node.as_str()).collect();
+        facts.push(("standby", names.join(" ")));
+    }
+    if let Some(url) = &plan.checkpoint.store {
+        facts.push(("store", url.clone()));
+    }
     if !plan.round.absent.is_empty() {
         let absent = plan.round.absent.iter().map(|(round, nodes)| {
             let names: Vec<&str> = nodes.iter().map(|node| node.as_str()).collect();
@@ -160,7 +168,15 @@ fn heartbeat(plan: &HeartbeatPlan) -> String {
 
 fn show_link(link: &LinkPlan) -> String {
     let (a, b) = &link.between;
-    format!("{a} - {b} {}", show_path(&link.emulate))
+    let codec = match link.codec {
+        Codec::None => String::new(),
+        Codec::TopK { share, .. } => {
+            let percent = f64::from(share) * 100.0 / f64::from(MILLION);
+            format!(" {} {percent}%", link.codec)
+        }
+        plain => format!(" {plain}"),
+    };
+    format!("{a} - {b}{codec} {}", show_path(&link.emulate))
 }
 
 fn show_path(path: &Emulate) -> String {

@@ -35,6 +35,7 @@ impl SharedKeys {
             rounds,
             sync_every,
             coordinator,
+            standby,
             seed,
             round,
             model,
@@ -51,6 +52,10 @@ impl SharedKeys {
         keys.add("federation.rounds", rounds);
         keys.add("federation.sync_every", sync_every);
         keys.add("federation.coordinator", coordinator);
+        if !standby.is_empty() {
+            // A run without any has the hash it always had.
+            keys.add("federation.standby", standby);
+        }
         keys.add("federation.seed", seed);
         keys.add_round(round);
         keys.add_model(model);
@@ -188,11 +193,13 @@ impl SharedKeys {
         let LinkPlan {
             between: (a, b),
             emulate,
+            codec,
         } = link;
         let (first, second) = (a.min(b), a.max(b));
         self.add(
             &format!("link.emulate between {first} and {second}"),
             emulate,
         );
+        self.add(&format!("link.codec between {first} and {second}"), codec);
     }
 }

@@ -78,7 +78,9 @@ fn kind(of: Kind) -> Value {
         Kind::Word | Kind::Path | Kind::Text => json!({ "type": "string", "minLength": 1 }),
         Kind::Socket | Kind::HostPort => json!({ "type": "string", "pattern": ":[0-9]{1,5}$" }),
         Kind::Sha256 => json!({ "type": "string", "pattern": "^[0-9a-fA-F]{64}$" }),
-        Kind::Store => json!({ "type": "string", "pattern": "^file:." }),
+        Kind::Store => {
+            json!({ "type": "string", "pattern": "^(file:|s3a?://|gs://|az://|abfss?://)." })
+        }
         Kind::Steps => json!({ "anyOf": [
             { "type": "integer", "minimum": 1, "maximum": 1_000_000 },
             { "type": "string", "pattern": "^[0-9]+ ?epochs?$" },

@@ -55,6 +55,15 @@ pub fn open(root: &Path) -> io::Result<FolderFiles> {
     }))
 }
 
+/// A folder that other processes change, too. It is not made: whose it is, that one makes it.
+pub fn share(root: &Path, name: &str) -> FolderFiles {
+    let folder = Arc::new(Folder {
+        root: root.to_owned(),
+        _lock: None,
+    });
+    FolderFiles::share(folder, name)
+}
+
 /// A folder that another process may own, for reading.
 pub fn look(root: &Path) -> FolderFiles {
     FolderFiles::look(Arc::new(Folder {

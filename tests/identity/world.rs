@@ -58,6 +58,7 @@ pub fn plan(folder: &Path) -> Plan {
         rounds: 1,
         sync_every: SyncEvery::Steps(1),
         coordinator: node("hq/gate"),
+        standby: Vec::new(),
         seed: 7,
         round: RoundPlan {
             quorum: Quorum::All,
@@ -110,6 +111,7 @@ pub fn plan(folder: &Path) -> Plan {
         security: SecurityPlan::default(),
         checkpoint: CheckpointPlan {
             folder: folder.join("state"),
+            store: None,
             every: 1,
             snapshot: Duration::from_secs(10),
         },

@@ -24,6 +24,7 @@ pub fn defaults() -> Plan {
         rounds: 20,
         sync_every: SyncEvery::Steps(50),
         coordinator: domains[0].nodes[0].id.clone(),
+        standby: Vec::new(),
         seed: 7,
         round: RoundPlan {
             quorum: Quorum::All,
@@ -76,6 +77,7 @@ pub fn defaults() -> Plan {
         security: SecurityPlan::default(),
         checkpoint: CheckpointPlan {
             folder: PathBuf::from("state"),
+            store: None,
             every: 1,
             snapshot: Duration::from_secs(10),
         },

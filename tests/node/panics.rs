@@ -255,7 +255,7 @@ fn every_single_actor_may_panic() {
             }
         }
     }
-    assert_eq!(victims.len(), 6 * 5 + 2 * 14);
+    assert_eq!(victims.len(), 6 * 5 + 3 * 14);
     rounds_survive(&victims, |event| match event {
         Event::RoundOpened { round, .. } => Some(*round),
         _ => None,

@@ -135,7 +135,7 @@ fn killed_at_random_the_run_ends_with_the_model_that_its_counted_lists_say() {
     // After which round each comes; the last round is left for everybody to come back.
     let mut moments: Vec<u64> = (0..kills).map(|_| rng.below(rounds - 1)).collect();
     moments.sort_unstable();
-    let mut killed: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut killed: BTreeMap<&str, u64> = roles.into_iter().map(|role| (role, 0)).collect();
     for round in moments {
         until_ended(&mut fleet, round);
         let role = roles[rng.below(3) as usize];
@@ -160,7 +160,7 @@ fn killed_at_random_the_run_ends_with_the_model_that_its_counted_lists_say() {
     println!(
         "{}",
         json!({
-            "proof": "kills", "seed": SEED, "kills": kills, "killed": killed, "rounds": rounds, "committed": committed,
+            "proof": "kills", "seed": SEED, "kills": kills, "coordinator_kills": killed["coordinator"], "gateway_kills": killed["gateways"], "node_kills": killed["nodes"], "rounds": rounds, "committed": committed,
             "degraded": degraded, "aborted": aborted, "counted": counted, "equals_replay": true,
             "wall_s": (now() - began).as_secs_f64(),
         })

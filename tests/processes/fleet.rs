@@ -105,6 +105,25 @@ impl Fleet {
         panic!("{what} does not come: {last:#}");
     }
 
+    /// The same of another node that has become coordinator.
+    #[track_caller]
+    pub fn until_of(&mut self, node: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        for _ in 0..LOOKS {
+            for status in self.workspace.run("status topology.toml").events("status") {
+                let own = &status["nodes"][0];
+                if own["node"] == node && own["coordinator"] == true {
+                    if holds(&status) {
+                        return status;
+                    }
+                    last = status;
+                }
+            }
+            self.process(node).listen(MOMENT);
+        }
+        panic!("{what} does not come: {last:#}");
+    }
+
     /// Reads on what everybody says until something holds.
     #[track_caller]
     pub fn until_true(&mut self, what: &str, holds: impl Fn(&mut Self) -> bool) {

@@ -88,7 +88,7 @@ fn record(fleet: &mut Fleet, round: u64) -> (Value, String) {
     (commit["record"].clone(), said)
 }
 
-const DAMAGED: &str = "the journal's copy of a sum is damaged";
+const DAMAGED: &str = "the journal's copy of a contribution is damaged";
 
 #[test]
 fn a_damaged_copy_is_asked_for_again() {

@@ -11,4 +11,5 @@ mod fleet;
 mod journal;
 mod kills;
 mod leave;
+mod promotion;
 mod replay;

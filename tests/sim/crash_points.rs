@@ -503,5 +503,6 @@ fn contribution(round: Round, domain: &str, attempt: u32) -> Contribution {
         weight: 10.0,
         exponent: 3,
         chunks: vec![Hash([attempt as u8; 32])],
+        encoding: Default::default(),
     }
 }

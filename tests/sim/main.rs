@@ -5,6 +5,8 @@
 mod abandoned;
 mod actors;
 mod checkpoint;
+mod codec;
+mod collective;
 mod crash_points;
 mod crowd;
 mod dropout;
@@ -18,6 +20,7 @@ mod node_crash_points;
 mod nodes;
 mod partitions;
 mod probe;
+mod promotion;
 mod restart;
 mod seeds;
 mod sends;

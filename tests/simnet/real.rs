@@ -344,6 +344,7 @@ fn emulated_paths_delay_what_crosses_them() {
         options.links.push(LinkPlan {
             between: ("a".parse().unwrap(), "b".parse().unwrap()),
             emulate,
+            codec: Default::default(),
         });
         let world = World::new(options).unwrap();
         let (server, tls) = (node("a/gate"), tls());

@@ -361,6 +361,10 @@ fn the_hash_sees_whatever_decides_the_outcome() {
         ("name = \"harbour\"", "name = \"harbour\"\nseed = 8"),
         (
             "name = \"harbour\"",
+            "name = \"harbour\"\nstandby = [\"plant/gate\"]",
+        ),
+        (
+            "name = \"harbour\"",
             "name = \"harbour\"\nsync_every = \"1 epoch\"",
         ),
         (
@@ -629,4 +633,28 @@ fn robust_rules_and_adaptive_optimizers_are_read_with_what_they_need() {
         3,
         "two gateways, and what it costs"
     );
+}
+
+#[test]
+fn standbys_and_stores_reach_the_plan() {
+    let standby = SMALL.replace(
+        "name = \"harbour\"",
+        "name = \"harbour\"\nstandby = [\"plant/gate\"]",
+    );
+    let plan = read(&standby);
+    assert_eq!(plan.standby, ["plant/gate".parse().unwrap()]);
+    assert_eq!(plan.checkpoint.store, None);
+    let text = format!("{SMALL}\n[checkpoint]\nstore = \"s3://bucket/some/prefix/\"\n");
+    let read = parse("clouds", &text, Path::new("/base"));
+    match cfg!(feature = "object-store-cloud") {
+        true => {
+            let checkpoint = read.unwrap().checkpoint;
+            assert_eq!(checkpoint.store.as_deref(), Some("s3://bucket/some/prefix"));
+            assert_eq!(checkpoint.folder, Path::new("/base/state"));
+        }
+        false => {
+            let said = read.unwrap_err().to_plain_text();
+            assert!(said.contains("--features object-store-cloud"), "{said}");
+        }
+    }
 }

@@ -10,6 +10,7 @@ fn harbour() -> Plan {
     let text = r#"
         [federation]
         name = "harbour"
+        standby = ["plant/gate"]
         [[domain]]
         name = "hq"
         nodes = ["gate", "a"]
@@ -132,6 +133,11 @@ node = "hq/a"
 stale = "not-yet-valid"
 
 [[fault]]
+at = "12s"
+kind = "promote"
+node = "plant/gate"
+
+[[fault]]
 at = "0s"
 kind = "panic"
 node = "hq/gate"
@@ -142,10 +148,10 @@ actor = "Aggregate"
 fn a_plan_with_every_kind_and_every_key_is_read_and_written() {
     let harbour = harbour();
     let plan = parse_faults("all", ALL, &harbour).unwrap_or_else(|error| panic!("{error:#}"));
-    assert_eq!(plan.faults.len(), 19);
+    assert_eq!(plan.faults.len(), 20);
     let kinds: std::collections::BTreeSet<&str> =
         plan.faults.iter().map(|timed| timed.fault.kind()).collect();
-    assert_eq!(kinds.len(), 19);
+    assert_eq!(kinds.len(), 20);
     let read = |plan: &FaultPlan| parse_faults("again", &plan.to_toml(), &harbour);
     assert_eq!(read(&plan).unwrap(), plan);
     for seed in 0..50 {

@@ -1,5 +1,7 @@
 //! What is written down of the open round: what its first gate has fixed, and the contributions that were acknowledged. If there is a
 //! journal, their bytes were written before, chunk by chunk. All of it goes once the round has ended.
+//!
+//! Each coordinator notes in a folder of its own term. Whoever takes over reads those of the last term, and writes them down as its own.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -8,7 +10,7 @@ use super::store::Store;
 use super::{CheckpointError, FORMAT, damaged, files_error, json};
 use crate::env::Files;
 use tombolo_core::coordinator::{Noted, Resumed, Weighing};
-use tombolo_core::ids::Round;
+use tombolo_core::ids::{Epoch, Round};
 use tombolo_core::tensor::Hash;
 use tombolo_core::wire::Contribution;
 
@@ -30,7 +32,8 @@ impl Store {
     /// # Errors
     /// It may be lost.
     pub fn fix(&self, weighing: Weighing) -> Result<(), CheckpointError> {
-        let folder = folder(weighing.round);
+        self.check_acting()?;
+        let folder = folder(weighing.round, self.term());
         // Contributions to other weights are of no use.
         self.files
             .remove(&folder)
@@ -48,12 +51,13 @@ impl Store {
     /// # Errors
     /// It is not noted, or may be lost.
     pub fn note(&self, contribution: &Contribution) -> Result<(), CheckpointError> {
-        let folder = folder(contribution.round);
+        self.check_acting()?;
+        let folder = folder(contribution.round, self.term());
         let path = format!("{folder}/{CONTRIBUTION}{}.json", contribution.domain);
         let before = json::<Contribution>(self.files.as_ref(), &path).ok();
         self.write(&path, contribution)?;
         if let Some(before) = before.filter(|before| before.attempt != contribution.attempt) {
-            let path = journal(&before);
+            let path = journal(&before, self.term());
             if let Err(error) = self.files.remove(&path) {
                 tracing::warn!(path, %error, "what is not needed any more could not be removed");
             }
@@ -63,21 +67,51 @@ impl Store {
 
     /// The round after `ended`, if its first gate was passed.
     pub(super) fn resumed(&self, ended: Round) -> Result<Option<Resumed>, CheckpointError> {
-        let folder = folder(ended + 1);
+        let round = ended + 1;
+        let Some(shared) = &self.shared else {
+            return self.noted(&folder(round, 0), round, 0);
+        };
+        let names = self.list("notes")?;
+        let terms = names.iter().filter_map(|name| term_of(name, round));
+        let mut terms: Vec<Epoch> = terms.collect();
+        terms.sort_unstable();
+        for term in terms.into_iter().rev() {
+            let Some(mut found) = self.noted(&folder(round, term), round, term)? else {
+                continue;
+            };
+            if term != shared.term.epoch() {
+                self.fix(found.weighing.clone())?;
+                for noted in &mut found.noted {
+                    self.note(&noted.contribution)?;
+                    // The bytes are still in the other folder, which goes by another name.
+                    noted.kept = false;
+                }
+            }
+            return Ok(Some(found));
+        }
+        Ok(None)
+    }
+
+    fn noted(
+        &self,
+        folder: &str,
+        round: Round,
+        term: Epoch,
+    ) -> Result<Option<Resumed>, CheckpointError> {
         // What was not answered counts from here on, so it must stay.
-        self.settle(&folder)?;
+        self.settle(folder)?;
         let path = format!("{folder}/{WEIGHING}");
         let fixed: Fixed = match json(self.files.as_ref(), &path) {
             Err(CheckpointError::Missing { .. }) => return Ok(None),
             fixed => fixed?,
         };
-        if fixed.format != FORMAT || fixed.weighing.round != ended + 1 {
+        if fixed.format != FORMAT || fixed.weighing.round != round {
             return Err(damaged(
                 &path,
                 format!(
                     "it is about (format, round) {:?}, expected {:?}",
                     (fixed.format, fixed.weighing.round),
-                    (FORMAT, ended + 1)
+                    (FORMAT, round)
                 ),
             ));
         }
@@ -87,21 +121,21 @@ impl Store {
                 found: fixed.configuration,
             });
         }
-        let names = self.list(&folder)?;
+        let names = self.list(folder)?;
         let is_note = |name: &&String| name.ends_with(".json") && *name != WEIGHING;
         let mut noted = Vec::new();
         for name in names.iter().filter(is_note) {
             let path = format!("{folder}/{name}");
             let contribution: Contribution = json(self.files.as_ref(), &path)?;
             let right = format!("{CONTRIBUTION}{}.json", contribution.domain);
-            if *name != right || contribution.round != ended + 1 {
+            if *name != right || contribution.round != round {
                 let reason = format!(
                     "it is about {} in round {}",
                     contribution.domain, contribution.round
                 );
                 return Err(damaged(&path, reason));
             }
-            let kept = is_kept(self.files.as_ref(), &contribution);
+            let kept = is_kept(self.files.as_ref(), &contribution, term);
             noted.push(Noted { contribution, kept });
         }
         Ok(Some(Resumed {
@@ -119,8 +153,8 @@ impl Store {
 }
 
 /// Whether the journal has all of a contribution. Blocks.
-pub(crate) fn is_kept(files: &dyn Files, contribution: &Contribution) -> bool {
-    let chunks = files.list(&journal(contribution));
+pub(crate) fn is_kept(files: &dyn Files, contribution: &Contribution, term: Epoch) -> bool {
+    let chunks = files.list(&journal(contribution, term));
     let there = chunks.map_or(0, |chunks| chunks.len());
     there > 0 && there == contribution.chunks.len()
 }
@@ -150,19 +184,29 @@ pub(crate) fn read_chunk(
     bytes.map_err(|error| files_error(&path, &error))
 }
 
-fn folder(round: Round) -> String {
-    format!("notes/{round:06}")
+fn folder(round: Round, term: Epoch) -> String {
+    match term {
+        0 => format!("notes/{round:06}"),
+        term => format!("notes/{round:06}-{term:06}"),
+    }
+}
+
+/// The term in the name of a folder of that round's notes.
+fn term_of(name: &str, round: Round) -> Option<Epoch> {
+    let (of, term) = name.split_once('-').unwrap_or((name, "0"));
+    (of.parse() == Ok(round)).then(|| term.parse().ok())?
 }
 
 /// The folder of a contribution's bytes.
-pub(crate) fn journal(contribution: &Contribution) -> String {
+pub(crate) fn journal(contribution: &Contribution, term: Epoch) -> String {
     let Contribution {
         round,
         domain,
         attempt,
         ..
     } = contribution;
-    format!("{}/{CONTRIBUTION}{domain}.{attempt}", folder(*round))
+    let folder = folder(*round, term);
+    format!("{folder}/{CONTRIBUTION}{domain}.{attempt}")
 }
 
 fn chunk(journal: &str, index: usize) -> String {

@@ -12,7 +12,7 @@ use super::{CheckpointError, FORMAT, OuterState, State, damaged, files_error, js
 use crate::env::Files;
 use crate::slab::{Pool, Slab};
 use tombolo_core::event::RoundRecord;
-use tombolo_core::ids::Round;
+use tombolo_core::ids::{Epoch, Round};
 use tombolo_core::mutants;
 use tombolo_core::tensor::{Hash, Layout, bytes_of};
 
@@ -35,9 +35,13 @@ pub struct Manifest {
 }
 
 /// The folder's name within `states/`.
-pub(super) fn name(record: &RoundRecord) -> String {
+pub(super) fn name(record: &RoundRecord, term: Epoch) -> String {
     let hash = record.model_hash.to_string();
-    format!("{:06}-{}", record.round, &hash[..16])
+    let name = format!("{:06}-{}", record.round, &hash[..16]);
+    match term {
+        0 => name,
+        term => format!("{name}-{term:06}"),
+    }
 }
 
 /// The round in a folder's name.

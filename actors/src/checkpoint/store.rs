@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use super::promotion::Shared;
 use super::{
     CheckpointError, CommitRecord, FORMAT, Found, Loaded, State, Tally, damaged, files_error, json,
     state,
@@ -26,6 +27,7 @@ pub struct Store {
     run: Option<Hash>,
     every: u64,
     pool: Pool,
+    pub(super) shared: Option<Shared>,
 }
 
 impl Store {
@@ -37,6 +39,7 @@ impl Store {
             run: None,
             every,
             pool,
+            shared: None,
         }
     }
 
@@ -56,6 +59,7 @@ impl Store {
     /// # Errors
     /// Records that are not one history of this configuration, or a damaged state or note.
     pub fn load(&self, layout: &Layout) -> Result<Found, CheckpointError> {
+        self.begin_term()?;
         // A record that a killed process did not live to synchronize counts from here on, so it must stay.
         self.settle("commits")?;
         let ended = self.ended()?;
@@ -119,9 +123,17 @@ impl Store {
         }
     }
 
+    /// Which run's, as far as that is known.
+    fn run(&self) -> Option<Hash> {
+        let shared = self.shared.as_ref();
+        shared.and_then(|shared| shared.term.run()).or(self.run)
+    }
+
     /// How many rounds have ended. Their records must be one history: rounds 1, 2, 3 without a gap. Only names are read, so that a start
     /// costs as little after a million rounds as after ten; a record that rotted in the middle is found by whoever verifies.
-    fn ended(&self) -> Result<Round, CheckpointError> {
+    pub(super) fn ended(&self) -> Result<Round, CheckpointError> {
+        // Before the records: another coordinator may be writing, and writes a state only once the record before it is there.
+        let states = self.list("states")?;
         let names = self.list("commits")?;
         for (index, name) in names.iter().enumerate() {
             let path = record_path(index as Round + 1);
@@ -131,7 +143,7 @@ impl Store {
             }
         }
         let ended = names.len() as Round;
-        for name in self.list("states")? {
+        for name in states {
             let round = state::round_of(&name);
             if let Some(round) = round.filter(|round| *round > ended + 1) {
                 let reason = format!(
@@ -153,7 +165,7 @@ impl Store {
                 found: record.configuration,
             });
         }
-        if let (Some(expected), Some(found)) = (self.run, record.run)
+        if let (Some(expected), Some(found)) = (self.run(), record.run)
             && expected != found
         {
             return Err(CheckpointError::ForeignRecord {
@@ -168,7 +180,10 @@ impl Store {
     }
 
     /// The last round that was committed: behind it are only those that failed, few by `failed_limit`.
-    fn newest_stated(&self, ended: Round) -> Result<Option<CommitRecord>, CheckpointError> {
+    pub(super) fn newest_stated(
+        &self,
+        ended: Round,
+    ) -> Result<Option<CommitRecord>, CheckpointError> {
         for round in (1..=ended).rev() {
             let record = self.checked(round)?;
             if record.state.is_some() {
@@ -196,6 +211,7 @@ impl Store {
     /// Nothing counts that was not recorded. [`CheckpointError::Taken`] if somebody else has ended the round.
     pub fn commit(&self, layout: &Layout, state: &State) -> Result<(), CheckpointError> {
         let round = state.record.round;
+        self.check_acting()?;
         match self.record(round) {
             // Its state is named by the record and must not be touched. The same round by the same hand is an answer that got lost.
             Ok(known) => {
@@ -210,7 +226,7 @@ impl Store {
             // There may be a record, and what it names would be overwritten.
             Err(error) => return Err(error),
         }
-        let name = state::name(&state.record);
+        let name = state::name(&state.record, self.term());
         let folder = format!("states/{name}");
         if mutants::is("record-first") {
             self.end(state.record.clone(), state.tally, Some(name.clone()))?;
@@ -230,11 +246,12 @@ impl Store {
         state: Option<String>,
     ) -> Result<(), CheckpointError> {
         let round = record.round;
+        self.check_acting()?;
         let path = record_path(round);
         let commit = CommitRecord {
             format: FORMAT,
             configuration: self.configuration,
-            run: self.run,
+            run: self.run(),
             record,
             state,
             tally,
@@ -258,7 +275,8 @@ impl Store {
         if self.record(ended).is_err() {
             return;
         }
-        let surplus = self.surplus(ended, |round| round % self.every != 0, self.named());
+        // A state of the next round may be another coordinator's, about to be recorded.
+        let surplus = self.surplus(ended, ended, |round| round % self.every != 0, self.named());
         let Ok(mut surplus) = surplus.inspect_err(warn) else {
             return;
         };
@@ -283,10 +301,14 @@ impl Store {
             let same = |name: &&String| state::round_of(name) == Some(round);
             states.iter().filter(same).count()
         };
+        let orphans = match self.shared {
+            Some(_) => ended,
+            None => ended + 1,
+        };
         let looked_at =
             |round: Round| round > ended || !round.is_multiple_of(self.every) || of(round) > 1;
         if let Ok(surplus) = self
-            .surplus(ended, looked_at, self.named())
+            .surplus(ended, orphans, looked_at, self.named())
             .inspect_err(warn)
         {
             self.remove(surplus);
@@ -309,23 +331,25 @@ impl Store {
         }
     }
 
-    /// What may go once `ended` rounds have ended. Of the rounds that `looked_at` leaves out every state stays.
+    /// What may go once `ended` rounds have ended: of states those up to round `last` that no record names, and those that need not be kept.
+    /// Of the rounds that `looked_at` leaves out every state stays.
     fn surplus(
         &self,
         ended: Round,
+        last: Round,
         looked_at: impl Fn(Round) -> bool,
         named: impl Fn(Round, &str) -> bool,
     ) -> Result<Surplus, CheckpointError> {
         let mut surplus = Surplus::default();
         for name in self.list("notes")? {
-            if name.parse().is_ok_and(|round: Round| round <= ended) {
+            if state::round_of(&name).is_some_and(|round| round <= ended) {
                 surplus.add(format!("notes/{name}"), false);
             }
         }
         let mut newest = 0;
         for name in self.list("states")?.iter().rev() {
             // What has no round in its name is not ours to judge.
-            let Some(round) = state::round_of(name).filter(|round| *round <= ended + 1) else {
+            let Some(round) = state::round_of(name).filter(|round| *round <= last) else {
                 continue;
             };
             if newest == STATES_KEPT && !looked_at(round) {

@@ -18,7 +18,10 @@ struct Written {
 
 impl Store {
     /// The last view; none in a run whose membership never changed.
-    pub(super) fn last_view(&self) -> Result<Option<View>, CheckpointError> {
+    ///
+    /// # Errors
+    /// It cannot be read, or is not what it should be.
+    pub fn last_view(&self) -> Result<Option<View>, CheckpointError> {
         let names = self.files.list("views");
         let names = names.map_err(|error| files_error("views", &error))?;
         let Some(name) = names.last() else {
@@ -51,7 +54,15 @@ impl Store {
     }
 
     /// Writes a view down. Asked again, it finds its own work done.
-    pub(super) fn write_view(&self, view: &View) -> Result<(), CheckpointError> {
+    ///
+    /// # Errors
+    /// [`CheckpointError::TakenView`]: somebody else has written what follows the view before.
+    pub fn write_view(&self, view: &View) -> Result<(), CheckpointError> {
+        self.check_acting()?;
+        self.create_view(view)
+    }
+
+    pub(super) fn create_view(&self, view: &View) -> Result<(), CheckpointError> {
         let path = format!("views/{}", file_name(view.epoch));
         let written = Written {
             format: FORMAT,

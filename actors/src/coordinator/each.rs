@@ -107,7 +107,7 @@ async fn read<'a>(
         let tensors = tensors(setup, contribution);
         for (member, update) in (0..tensors).zip(updates.by_ref()) {
             let index = index * tensors + member;
-            let pieces = chunk_of(setup, contribution, source, index, elements, spoilt).await?;
+            let pieces = chunk_of(setup, contribution, source, index, elements * 4, spoilt).await?;
             let target = &mut update[..elements];
             let blame =
                 |error: tombolo_core::fold::FoldError| wrong(contribution, error.to_string());

@@ -1,5 +1,6 @@
 //! The contributions of domains: where their bytes come from, the fold over sums, and the copy of them that the journal keeps.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,11 +15,12 @@ use crate::link::{self, Incoming};
 use crate::shell::Handle;
 use crate::slab::SlabMut;
 use tombolo_core::aggregate::{Needs, Weight};
+use tombolo_core::compress::{self, Codec, Compressor, Kernels};
 use tombolo_core::coordinator::FoldError;
 use tombolo_core::fold::{self, ByteFold};
 use tombolo_core::ids::DomainId;
 use tombolo_core::tensor::Hash;
-use tombolo_core::wire::{CHUNK_ELEMENTS, Contribution, Object};
+use tombolo_core::wire::{CHUNK_ELEMENTS, Contribution, Encoding, Object};
 
 /// How soon bytes are asked for again after a connection broke: about as long as it takes to dial anew.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -100,13 +102,28 @@ async fn patiently<T>(
 /// The left fold over domains by name, chunk by chunk, each chunk verified before it is folded.
 async fn fold_once(setup: &Setup, domains: &[Domain], spoilt: &Spoilt) -> Result<SlabMut, Trouble> {
     let mut sources = sources(setup, domains, spoilt).await?;
+    let encodings = domains.iter().map(|(noted, _)| &noted.encoding);
+    let coder = |encoding: &Encoding| match encoding.codec {
+        Codec::None => None,
+        codec => Some(codec.compressor()),
+    };
+    let compressors: Vec<Option<Box<dyn Compressor>>> = encodings.map(coder).collect();
+    let kernels = Kernels::widest();
     let mut sum = setup.pool.take(setup.layout.len());
     for (index, chunk) in sum.chunks_mut(CHUNK_ELEMENTS).enumerate() {
         for (position, ((contribution, _), source)) in domains.iter().zip(&mut sources).enumerate()
         {
-            let pieces = chunk_of(setup, contribution, source, index, chunk.len(), spoilt).await?;
+            let bytes = bytes_of_chunk(contribution, index, chunk.len())?;
+            let pieces = chunk_of(setup, contribution, source, index, bytes, spoilt).await?;
             let blame = |error: fold::FoldError| wrong(contribution, error.to_string());
             let power = fold::power(contribution.exponent).map_err(blame)?;
+            if let Some(compressor) = &compressors[position] {
+                let coder = compressor.as_ref();
+                let bytes = joined(&pieces);
+                compress::fold_chunk(coder, kernels, &bytes, power, position == 0, chunk)
+                    .map_err(|error| wrong(contribution, error.to_string()))?;
+                continue;
+            }
             let mut term = if position == 0 {
                 ByteFold::first(power)
             } else {
@@ -123,6 +140,24 @@ async fn fold_once(setup: &Setup, domains: &[Domain], spoilt: &Spoilt) -> Result
     let total = total.map_err(|error| Trouble::Wrong(FoldError::Result(error.to_string())))?;
     fold::divide(&mut sum, total);
     Ok(sum)
+}
+
+/// The bytes of a chunk of so many elements, as it was announced.
+fn bytes_of_chunk(
+    contribution: &Contribution,
+    index: usize,
+    elements: usize,
+) -> Result<usize, Trouble> {
+    let bytes = contribution.encoding.chunk_bytes(index, elements);
+    bytes.ok_or_else(|| wrong(contribution, format!("chunk {index} has no size")))
+}
+
+/// Pieces in one: a codec reads a chunk as a whole.
+fn joined(pieces: &[Bytes]) -> Cow<'_, [u8]> {
+    match pieces {
+        [one] => Cow::Borrowed(one),
+        several => Cow::Owned(several.concat()),
+    }
 }
 
 /// Where each contribution comes from.
@@ -145,10 +180,10 @@ pub(super) async fn chunk_of(
     contribution: &Contribution,
     source: &mut Source,
     index: usize,
-    elements: usize,
+    bytes: usize,
     spoilt: &Spoilt,
 ) -> Result<Vec<Bytes>, Trouble> {
-    let pieces = source.chunk(setup, contribution, index, elements).await;
+    let pieces = source.chunk(setup, contribution, index, bytes).await;
     match (pieces, &source) {
         (Err(trouble), Source::Kept(..)) => Err(spoil(contribution, trouble, spoilt)),
         (pieces, _) => pieces,
@@ -162,14 +197,15 @@ async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<(), Trouble> 
         return Ok(());
     }
     let env = setup.stage.env.as_ref();
-    let journal: Arc<str> = checkpoint::journal(contribution).into();
+    let journal: Arc<str> = checkpoint::journal(contribution, setup.term.epoch()).into();
     let tensors = tensors(setup, contribution);
     for index in 0..contribution.chunks.len() {
         let before = index / tensors * CHUNK_ELEMENTS;
         let elements = (setup.layout.len() - before).min(CHUNK_ELEMENTS);
-        let pieces = source.chunk(setup, contribution, index, elements).await?;
-        let (files, journal) = (env.files(), journal.clone());
-        let written = work(env, Work::Bytes(elements as u64 * 4), move || {
+        let bytes = bytes_of_chunk(contribution, index, elements)?;
+        let pieces = source.chunk(setup, contribution, index, bytes).await?;
+        let (files, journal) = (env.store(), journal.clone());
+        let written = work(env, Work::Bytes(bytes as u64), move || {
             checkpoint::write_chunk(files.as_ref(), &journal, index, &pieces)
         });
         let written = written.await.map_err(|panicked| panicked.to_string());
@@ -206,14 +242,14 @@ async fn source(
     spoilt: Option<String>,
 ) -> Result<Source, Trouble> {
     let (env, noted) = (setup.stage.env.as_ref(), contribution.clone());
-    let files = env.files();
+    let (files, term) = (env.store(), setup.term.epoch());
     let kept = work(env, Work::Bytes(0), move || {
-        checkpoint::is_kept(files.as_ref(), &noted)
+        checkpoint::is_kept(files.as_ref(), &noted, term)
     });
     if spoilt.is_none() && kept.await.is_ok_and(|kept| kept) {
         return Ok(Source::Kept(
-            env.files(),
-            checkpoint::journal(contribution).into(),
+            env.store(),
+            checkpoint::journal(contribution, setup.term.epoch()).into(),
         ));
     }
     let object = Object::Contribution(contribution.round, contribution.attempt);
@@ -230,7 +266,8 @@ async fn source(
     let incoming = fetched
         .map_err(|error| blame(error.to_string()))?
         .map_err(|error| blame(error.to_string()))?;
-    let expected = (setup.layout.len() * tensors(setup, contribution)) as u64 * 4;
+    let elements = setup.layout.len() * tensors(setup, contribution);
+    let expected = contribution.encoding.bytes(elements);
     if incoming.len != expected {
         let reason = format!("{} bytes, expected {expected}", incoming.len);
         return Err(wrong(contribution, reason));
@@ -245,9 +282,9 @@ impl Source {
         setup: &Setup,
         contribution: &Contribution,
         index: usize,
-        elements: usize,
+        bytes: usize,
     ) -> Result<Vec<Bytes>, Trouble> {
-        let pieces = self.pieces(setup, index, elements * 4).await;
+        let pieces = self.pieces(setup, index, bytes).await;
         let pieces = pieces.map_err(|reason| missing(contribution, reason))?;
         let mut hasher = blake3::Hasher::new();
         pieces.iter().for_each(|piece| {

@@ -8,7 +8,7 @@ use quinn::{Connection, ConnectionError, RecvStream, SendStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::greeting::DUPLICATE;
-use super::{Agreed, Incoming, Message, OFFER, Setup, Trouble};
+use super::{Agreed, Incoming, Message, OFFER, SERVES_MAX, Setup, Trouble};
 use crate::node;
 use crate::shell::Handle;
 use tombolo_core::heartbeat::PERIODS;
@@ -263,21 +263,22 @@ impl Session<'_> {
     /// Serves a fetch on a stream of its own.
     fn serve(&self, tag: u64, object: Object) -> Result<(), String> {
         let setup = self.setup;
-        let (found, permit) = (
-            setup.shelf.find(object),
-            setup.durable.serves.clone().try_acquire_owned(),
-        );
-        let (Some(bytes), Ok(permit)) = (found, permit) else {
-            let reason = format!("{object:?} is not on the shelf of {}", setup.stage.node).into();
-            let missing =
-                codec::encode(&Control::Missing { tag, reason }).expect("a short message");
-            let pushed = setup.durable.memory().push(missing.into());
-            setup.durable.wake.notify_one();
-            // Whoever asked must hear something: if only that the connection ended.
-            return pushed.map_err(|full| full.to_string());
+        let node = &setup.stage.node;
+        let permit = setup.durable.serves.clone().try_acquire_owned();
+        let reason = match (setup.shelf.find(object), permit) {
+            (Some(bytes), Ok(permit)) => {
+                send_object(setup, self.connection, tag, object, bytes, permit);
+                return Ok(());
+            }
+            (None, _) => format!("{object:?} is not on the shelf of {node}"),
+            (Some(_), Err(_)) => format!("{node} serves {SERVES_MAX} objects at once already"),
         };
-        send_object(setup, self.connection, tag, object, bytes, permit);
-        Ok(())
+        let reason = reason.into();
+        let missing = codec::encode(&Control::Missing { tag, reason }).expect("a short message");
+        let pushed = setup.durable.memory().push(missing.into());
+        setup.durable.wake.notify_one();
+        // Whoever asked must hear something: if only that the connection ended.
+        pushed.map_err(|full| full.to_string())
     }
 
     async fn write(

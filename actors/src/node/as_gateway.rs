@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::obtain::obtain;
 use crate::collective::{self, region_ref};
+use crate::coordinator;
 use crate::env::{Work, work};
 use crate::link;
 use crate::shell::{ASKS_MAX, Cx, Reply, later, pause};
@@ -16,7 +17,7 @@ use tombolo_core::machine::{Context, Machine, Outcome};
 use tombolo_core::member;
 use tombolo_core::tensor::Hash;
 use tombolo_core::view::View;
-use tombolo_core::wire::{Control, ModelRef, Object};
+use tombolo_core::wire::{Commit, Control, ModelRef, Object};
 use tombolo_fabric::Region;
 
 /// A rank that lives and answers nothing for so many heartbeat limits, and the time that its bytes take on a slow machine, does not work.
@@ -81,8 +82,10 @@ impl Node {
         self.term = 1 + self.setup.presence.terms.fetch_add(1, Ordering::Relaxed);
         let tokens = self.setup.stage.env.rng(&format!("gateway {}", self.term));
         let gateway = Gateway::new(domain.id.clone(), ranks, layout, tokens);
-        let needs = plan.aggregator.needs;
-        self.gateway = Some(gateway.patient(patience).for_rule(needs));
+        let (needs, codec) = (plan.aggregator.needs, plan.codec(&domain.id));
+        let gateway = gateway.patient(patience).for_rule(needs);
+        self.gateway = Some(gateway.with_codec(codec));
+        self.setup.residual.clear();
         // What an earlier term wished for; what it has under way is thrown away when it comes.
         self.obtain = None;
         let view = self.setup.seen().view().clone();
@@ -127,15 +130,36 @@ impl Node {
             let neighbours: Vec<NodeId> = neighbours.cloned().collect();
             neighbours.iter().for_each(|peer| self.send_view(peer));
         }
+        let coordinator = view.coordinator.clone();
+        if turn.coordinator_moved {
+            self.hand_over(&view);
+            self.look_up(cx);
+        }
         if turn.rises {
             self.rise(cx);
         } else {
             self.step_gateway(cx, gateway::Message::View(view));
+            if turn.coordinator_moved
+                && (coordinator == *self.me() || self.up.contains(&coordinator))
+            {
+                // It knows nothing of this domain yet.
+                self.step_gateway(cx, gateway::Message::CoordinatorUp);
+            }
         }
         if turn.gateway_moved && !turn.rises {
             self.step_member(cx, member::Message::GatewayUp);
         }
         self.leave_if_out();
+    }
+
+    /// Lets this node's own coordinator, if there is one at work, know that it is another one now.
+    fn hand_over(&self, view: &View) {
+        let company = self.setup.company.get();
+        if let Some(own) = company.and_then(|company| company.coordinator.as_ref())
+            && view.coordinator != *self.me()
+        {
+            own.deliver(coordinator::Message::Superseded(view.clone()));
+        }
     }
 
     /// Tells a neighbour the view, if it may not know it.
@@ -193,7 +217,8 @@ impl Node {
         for member in members {
             self.step_gateway(cx, gateway::Message::MemberUp(member));
         }
-        if self.up.contains(&self.setup.coordinator()) {
+        let coordinator = self.setup.coordinator();
+        if coordinator == *self.me() || self.up.contains(&coordinator) {
             self.step_gateway(cx, gateway::Message::CoordinatorUp);
         }
         self.step_member(cx, member::Message::GatewayUp);
@@ -252,15 +277,15 @@ impl Node {
             }
             // What the coordinator may still fetch stays until the new sum takes its place.
             let offered = node.gateway.as_ref().and_then(Gateway::offered);
-            let result = gathered.map(|(sum, chunks)| {
+            let result = gathered.map(|(bytes, parcel)| {
                 node.setup.shelf.keep(|object| match object {
                     Object::Contribution(round, old) => offered == Some((round, old)),
                     _ => true,
                 });
                 node.setup
                     .shelf
-                    .put(Object::Contribution(round, attempt), sum.bytes());
-                chunks
+                    .put(Object::Contribution(round, attempt), bytes);
+                parcel
             });
             node.step_gateway(cx, gateway::Message::Gathered(round, attempt, result));
             if node.gateway.as_ref().and_then(Gateway::offered) != Some((round, attempt)) {
@@ -294,6 +319,15 @@ impl Node {
             }
             node.obtain_next(cx);
         });
+    }
+
+    /// What the domain's codec lost of a committed contribution is sent with the next one.
+    pub(super) fn remember(&self, commit: &Commit) {
+        let domain = self.me().domain();
+        let mut listed = commit.contributions.iter();
+        let ours = listed.find(|(of, _)| *of == domain);
+        let attempt = ours.map(|(_, attempt)| *attempt);
+        self.setup.residual.on_commit(commit.round, attempt);
     }
 
     pub(super) fn forget_contributions(&self, is_over: impl Fn(Round) -> bool) {

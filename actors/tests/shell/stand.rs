@@ -247,6 +247,7 @@ fn plan() -> Plan {
         rounds: 1,
         sync_every: SyncEvery::Steps(1),
         coordinator: "hq/gate".parse().unwrap(),
+        standby: Vec::new(),
         seed: 7,
         round: RoundPlan {
             quorum: Quorum::All,
@@ -299,6 +300,7 @@ fn plan() -> Plan {
         security: SecurityPlan::default(),
         checkpoint: CheckpointPlan {
             folder: "state".into(),
+            store: None,
             every: 1,
             snapshot: Duration::from_secs(10),
         },

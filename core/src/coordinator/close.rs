@@ -412,7 +412,7 @@ impl Coordinator {
             until: cx.now(),
             done: true,
         });
-        let own = self.plan.coordinator.domain();
+        let own = self.me.domain();
         let reached = self.reached().map(NodeId::domain).chain([own]);
         let domains: BTreeSet<DomainId> = reached.collect();
         for domain in domains {

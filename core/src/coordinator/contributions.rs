@@ -2,11 +2,13 @@
 
 use super::round::Phase;
 use super::{Coordinator, Effect};
+use crate::compress::Codec;
 use crate::event::Event;
 use crate::ids::{Attempt, DomainId, Round};
 use crate::machine::Context;
 use crate::mutants;
-use crate::wire::{Answer, Contribution, Control};
+use crate::plan::Durability;
+use crate::wire::{Answer, CHUNK_ELEMENTS, Contribution, Control, Encoding};
 
 impl Coordinator {
     pub(super) fn on_contribute(
@@ -79,7 +81,9 @@ impl Coordinator {
         let acceptable = match self.plan.domain(&domain) {
             Some(plan) => {
                 let needs = self.plan.aggregator.needs;
-                current.acceptable(plan, &contribution, self.layout.len(), needs)
+                let codec = self.plan.codec(&domain);
+                let fits = current.acceptable(plan, &contribution, self.layout.len(), needs);
+                fits.and_then(|()| encoded(&contribution, self.layout.len(), codec))
             }
             None => Err(format!("{domain} is no domain of this federation")),
         };
@@ -94,8 +98,10 @@ impl Coordinator {
             return self.check(cx);
         }
         current.orphaned.remove(&domain);
-        current.noting.insert(domain.clone(), contribution.clone());
-        cx.effect(Effect::Note(contribution));
+        let before = current.noting.insert(domain.clone(), contribution.clone());
+        if before.is_none() {
+            cx.effect(Effect::Note(contribution));
+        }
         if mutants::is("early-acknowledgement") {
             self.on_noted(cx, round, domain, attempt, Ok(()));
         }
@@ -116,14 +122,13 @@ impl Coordinator {
         else {
             return;
         };
-        let Some(contribution) = current
-            .noting
-            .get(&domain)
-            .filter(|noting| noting.attempt == attempt)
-            .cloned()
-        else {
+        let Some(contribution) = current.noting.get(&domain).cloned() else {
             return;
         };
+        if contribution.attempt != attempt {
+            // Another one came meanwhile. It is written down after this one and not beside it: the last one on disk must be the newest.
+            return cx.effect(Effect::Note(contribution));
+        }
         current.noting.remove(&domain);
         let orphaned = current.orphaned.remove(&domain);
         let answer = match result {
@@ -151,8 +156,11 @@ impl Coordinator {
                 let reason = format!("the coordinator could not note it: {reason}");
                 if !current.noted.contains_key(&domain) {
                     // What is written down of nobody is waited for by nobody: a disk that takes nothing is told now, not at the deadline.
-                    for member in &contribution.members {
-                        current.failed.insert(member.clone(), reason.clone());
+                    // With a journal it may be the sender that is lost, with the bytes: it has a successor, and members that hold their updates.
+                    if self.plan.round.durability == Durability::Resend {
+                        for member in &contribution.members {
+                            current.failed.insert(member.clone(), reason.clone());
+                        }
                     }
                     current.dropped.insert(domain.clone(), reason.clone());
                     cx.report(Event::DomainDropped {
@@ -174,4 +182,38 @@ impl Coordinator {
         ));
         self.check(cx);
     }
+}
+
+/// Whether a contribution is encoded as the plan says, in chunks of sizes that can be.
+fn encoded(contribution: &Contribution, elements: usize, codec: Codec) -> Result<(), String> {
+    let Encoding {
+        codec: found,
+        sizes,
+    } = &contribution.encoding;
+    if *found != codec {
+        return Err(format!(
+            "it is encoded as {found} where the plan has {codec}"
+        ));
+    }
+    if codec == Codec::None {
+        let plain = sizes.is_empty();
+        return plain
+            .then_some(())
+            .ok_or_else(|| "plain chunks need no sizes".into());
+    }
+    if sizes.len() != contribution.chunks.len() {
+        let (sizes, chunks) = (sizes.len(), contribution.chunks.len());
+        return Err(format!("{sizes} sizes of {chunks} chunks"));
+    }
+    let compressor = codec.compressor();
+    for (index, size) in sizes.iter().enumerate() {
+        let left = elements.saturating_sub(index * CHUNK_ELEMENTS);
+        let most = compressor.bytes_max(left.min(CHUNK_ELEMENTS));
+        if *size as usize > most {
+            return Err(format!(
+                "chunk {index} has {size} bytes, {most} are the most of {codec}"
+            ));
+        }
+    }
+    Ok(())
 }

@@ -137,7 +137,7 @@ impl Current {
     }
 
     /// What was noted of a domain can only be had once its new gateway offers it, or another sum.
-    pub(super) fn send_away(&mut self, domain: &DomainId, until: Micros) {
+    pub(super) fn put_away(&mut self, domain: &DomainId, until: Micros) {
         if self.phase != Phase::Contributions {
             return;
         }
@@ -171,7 +171,7 @@ impl Current {
         let mut dropped = Vec::new();
         for domain in std::mem::take(&mut self.away) {
             self.noted.remove(&domain);
-            let reason = "its acknowledged contribution was not offered again after the coordinator was restarted";
+            let reason = "its acknowledged contribution was not offered again after the coordinator was restarted or its gateway was lost";
             self.dropped.insert(domain.clone(), reason.to_owned());
             dropped.push((domain, reason.to_owned()));
         }

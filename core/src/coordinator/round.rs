@@ -42,13 +42,14 @@ pub(super) struct Current {
     pub(super) failed: BTreeMap<NodeId, String>,
     pub(super) unreachable: BTreeSet<NodeId>,
     pub(super) weights: Vec<Weight>,
+    /// The newest that is to be noted of each domain, whose turn comes once the one before is written.
     pub(super) noting: BTreeMap<DomainId, Contribution>,
     pub(super) noted: BTreeMap<DomainId, Contribution>,
-    /// Of the noted ones those whose bytes an earlier life had access to, and this one does not yet.
+    /// Of the noted ones those whose bytes cannot be had yet: an earlier life had access to them, or a gateway that has lost its place.
     pub(super) away: BTreeSet<DomainId>,
     /// Of those being noted, whose gateway has lost its place meanwhile.
     pub(super) orphaned: BTreeSet<DomainId>,
-    /// Until then everybody is waited for: the round goes on in a life that nobody has a link to yet.
+    /// Until then everybody is waited for: the round goes on in a life that nobody has a link to yet, or a domain under another gateway.
     pub(super) recall_until: Micros,
     pub(super) dropped: BTreeMap<DomainId, String>,
     /// Who was put out of the view while the round was open.
@@ -185,6 +186,7 @@ impl Current {
         }
         Ok(())
     }
+
     /// The record of the open round; `aborted` gives the reason.
     pub(super) fn record(
         &self,

@@ -1,6 +1,8 @@
 mod closing;
+mod misfits;
 mod objections;
 mod restart;
+mod stops;
 mod texts;
 mod views;
 
@@ -50,49 +52,6 @@ fn a_domain_with_another_model_is_sent_away_with_the_difference() {
         panic!("{effects:?}")
     };
     assert!(reason.contains("another model"), "{reason}");
-}
-
-/// A commit is told only once it is written down: who holds more, or another model of the same round, comes from another run.
-#[test]
-fn a_domain_with_another_past_is_sent_away_naming_both_sides() {
-    let at_three = || {
-        let mut run = Run::new(plan(&[1, 1]));
-        run.tell(Message::Start(Box::new(loaded(3)), None));
-        run
-    };
-    let ours = loaded(3).hash;
-    let holding = |round: Round, hash: Hash| {
-        let mut join = join_of(&layout());
-        if let Control::DomainJoin(join) = &mut join {
-            (join.round, join.hash) = (round, hash);
-        }
-        join
-    };
-    for (round, hash) in [(4, Hash([9; 32])), (3, Hash([9; 32])), (900, ours)] {
-        let mut run = at_three();
-        let effects = run.domain(1, holding(round, hash));
-        let [Effect::Tell(_, Control::Finish { reason })] = &effects[..] else {
-            panic!("{effects:?}")
-        };
-        let both = [
-            format!("{hash:?} of round {round}"),
-            format!("{ours:?} of round 3"),
-        ];
-        assert!(both.iter().all(|side| reason.contains(side)), "{reason}");
-        assert!(matches!(
-            run.events.last(),
-            Some(Event::TurnedAway {
-                why: crate::event::Misfit::Past,
-                ..
-            })
-        ));
-    }
-    // What it held before, or what every node makes by itself, is no other past.
-    for (round, hash) in [(3, ours), (2, Hash([9; 32])), (0, Hash([9; 32]))] {
-        let effects = at_three().domain(1, holding(round, hash));
-        let sent_away = |effect: &Effect| matches!(effect, Effect::Tell(_, Control::Finish { .. }));
-        assert!(!effects.iter().any(sent_away), "{effects:?}");
-    }
 }
 
 #[test]
@@ -552,19 +511,6 @@ fn a_contribution_that_cannot_be_noted_is_refused_with_the_reason() {
     );
 }
 
-/// A disk that takes nothing is told at once, whatever the deadline.
-#[test]
-fn a_round_that_cannot_be_noted_is_not_waited_for() {
-    let mut run = Run::weighed(plan(&[1, 1]));
-    run.contribute(0, 0, &["d0/n0"]);
-    run.tell(Message::Noted(1, d(0), 0, Err("disk full".into())));
-    let record = run.last_record();
-    assert_eq!(record.state, RoundState::Aborted);
-    assert!(record.reason.contains("disk full"), "{}", record.reason);
-    let named = |event: &Event| matches!(event, Event::DomainDropped { domain, reason, .. } if *domain == d(0) && reason.contains("disk full"));
-    assert!(run.events.iter().any(named), "{:?}", run.events);
-}
-
 #[test]
 fn a_contribution_is_late_for_another_round_and_once_folding_has_begun() {
     let mut run = Run::weighed(some(&[1, 1], 1, 1));
@@ -817,85 +763,6 @@ fn a_domain_that_never_came_or_lags_is_waited_for_no_longer_than_the_limit() {
         effects.last(),
         Some(Effect::Tell(_, Control::Finish { .. }))
     ));
-}
-
-#[test]
-fn a_stop_before_the_start_ends_the_run_at_the_start() {
-    let mut run = Run::new(plan(&[1]));
-    run.tell(Message::Stop("interrupted".into()));
-    assert!(run.is_running());
-    run.tell(Message::Start(Box::new(loaded(3)), None));
-    assert_eq!(run.finished().reason, "interrupted");
-    assert!(!run.opened(4));
-}
-
-#[test]
-fn a_stop_drops_the_open_round_in_every_phase_without_an_outcome() {
-    let reports = Run::open(plan(&[1]));
-    let mut weighing = Run::open(plan(&[1]));
-    weighing.report("d0/n0");
-    let mut noting = Run::weighed(plan(&[1]));
-    noting.contribute(0, 0, &["d0/n0"]);
-    let folding = Run::folding(plan(&[1]));
-    let mut computing = Run::folding(plan(&[1]));
-    computing.tell(Message::Folded(1, 0, Ok(())));
-    for mut run in [reports, weighing, noting, folding, computing] {
-        run.tell(Message::Stop("interrupted".into()));
-        let finished = run.finished();
-        assert_eq!(
-            (finished.rounds, finished.reason.as_str()),
-            (0, "interrupted")
-        );
-        assert!(run.told(
-            0,
-            &Control::Abort {
-                round: 1,
-                reason: "the run ends".into()
-            }
-        ));
-        assert!(run.told(
-            0,
-            &Control::Finish {
-                reason: "interrupted".into()
-            }
-        ));
-        assert!(
-            !run.effects
-                .iter()
-                .any(|effect| matches!(effect, Effect::Record(_)))
-        );
-    }
-}
-
-#[test]
-fn a_stop_waits_for_the_commit_that_is_being_written() {
-    let mut run = Run::committing(plan(&[1]));
-    run.tell(Message::Stop("interrupted".into()));
-    assert!(run.is_running(), "its record may exist already");
-    run.tell(Message::Committed(1, Ok(())));
-    let finished = run.finished();
-    assert_eq!((finished.committed, finished.model_hash), (1, hash(1)));
-    assert!(!run.opened(2));
-}
-
-#[test]
-fn a_commit_that_never_ends_does_not_hold_up_a_stop_for_ever() {
-    let mut run = Run::committing(plan(&[1]));
-    run.tell(Message::Stop("interrupted".into()));
-    run.now = run.wake_at.expect("it looks again");
-    run.wake();
-    assert!(
-        run.finished()
-            .reason
-            .contains("round 1 was still being committed")
-    );
-}
-
-#[test]
-fn a_stop_while_stragglers_are_waited_for_ends_the_wait() {
-    let mut run = last_round(&[1, 1]);
-    run.tell(Message::Stop("interrupted".into()));
-    assert_eq!(run.finished().reason, "", "all rounds were run");
 }
 
 // ---- helpers ----
@@ -1217,6 +1084,7 @@ fn contribution(domain: usize, attempt: Attempt, members: &[&str]) -> Contributi
         weight,
         exponent: crate::fold::exponent(weight).unwrap(),
         chunks: vec![hash(9)],
+        encoding: Default::default(),
     }
 }
 

@@ -20,7 +20,7 @@ use crate::wire::{Control, DomainJoin};
 
 impl Coordinator {
     pub(super) fn is_own(&self, node: &NodeId) -> bool {
-        *node == self.plan.coordinator
+        *node == self.me
     }
 
     pub(super) fn on_up(&mut self, cx: &mut Context<'_, Effect>, node: NodeId) {
@@ -249,8 +249,12 @@ impl Coordinator {
             return;
         };
         if let Err(reason) = result {
-            let reason = format!("membership view {epoch} could not be written down: {reason}");
-            return self.end(cx, reason);
+            // A run that ends, or has ended, needs no view that follows.
+            if self.ending.is_none() {
+                let reason = format!("membership view {epoch} could not be written down: {reason}");
+                self.end(cx, reason);
+            }
+            return;
         }
         let gateways = self.view().gateways.clone();
         cx.report(Event::EpochChanged { view: view.clone() });
@@ -261,7 +265,7 @@ impl Coordinator {
             cx.report(Event::NodeReadmitted { node, epoch });
         }
         let mut reached: BTreeSet<NodeId> = self.reached().cloned().collect();
-        reached.insert(self.plan.coordinator.clone());
+        reached.insert(self.me.clone());
         // Who leaves waits for nothing else.
         let leavers = gone.iter().filter(|node| self.plan.may_be_gateway(node));
         reached.extend(leavers.cloned());
@@ -275,7 +279,7 @@ impl Coordinator {
                 let until = cx.now() + self.plan.round.close_limit;
                 let kept = self.plan.round.durability == Durability::Journal;
                 if let Some(current) = self.current.as_mut().filter(|_| !kept) {
-                    current.send_away(&domain, until);
+                    current.put_away(&domain, until);
                 }
             }
         }

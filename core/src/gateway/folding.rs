@@ -7,13 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ATTEMPTS_MAX, Effect, FAILURES_MAX, Folding, Gateway, Weighed};
 use crate::aggregate::Weight;
+use crate::compress::Codec;
 use crate::event::{Event, Objection};
 use crate::fold;
 use crate::ids::{Attempt, NodeId, Round};
 use crate::machine::Context;
 use crate::mutants;
 use crate::tensor::{ELEMENTS_MAX, Hash};
-use crate::wire::{Answer, Contribution, Control, Fold, Folded, RegionRef, Term};
+use crate::wire::{Answer, Contribution, Control, Encoding, Fold, Folded, RegionRef, Term};
 
 /// Checksums in one question to a rank: half a MiB, so that it fits into a message with all its terms.
 const CHECKSUMS_MAX: usize = 1 << 14;
@@ -31,8 +32,29 @@ pub struct Gather {
     pub token: u64,
     /// The power of two to divide by.
     pub exponent: i32,
+    /// How the sum travels.
+    pub codec: Codec,
     /// Where each slice lies.
     pub parts: Vec<(u32, RegionRef)>,
+}
+
+/// What a contribution's bytes are announced by.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Parcel {
+    /// BLAKE3 of each chunk.
+    pub chunks: Vec<Hash>,
+    /// How they are encoded.
+    pub encoding: Encoding,
+}
+
+/// Plain chunks of these hashes.
+impl From<Vec<Hash>> for Parcel {
+    fn from(chunks: Vec<Hash>) -> Self {
+        Parcel {
+            chunks,
+            encoding: Encoding::default(),
+        }
+    }
 }
 
 /// See [`Effect::Collect`].
@@ -426,6 +448,7 @@ impl Gateway {
             attempt: folding.attempt,
             token: folding.token,
             exponent: folding.exponent,
+            codec: self.codec,
             parts: folding
                 .done
                 .iter()
@@ -439,7 +462,7 @@ impl Gateway {
         cx: &mut Context<'_, Effect>,
         round: Round,
         attempt: Attempt,
-        result: Result<Vec<Hash>, (NodeId, String)>,
+        result: Result<Parcel, (NodeId, String)>,
     ) {
         let domain = self.domain.clone();
         let Some(current) = self
@@ -455,8 +478,8 @@ impl Gateway {
         else {
             return;
         };
-        let chunks = match result {
-            Ok(chunks) => chunks,
+        let Parcel { chunks, encoding } = match result {
+            Ok(parcel) => parcel,
             Err((blamed, reason)) if self.hands_on => {
                 self.unreadable(cx, &blamed, &reason);
                 return self.fold(cx);
@@ -477,6 +500,7 @@ impl Gateway {
             weight: folding.weight,
             exponent: folding.exponent,
             chunks,
+            encoding,
         };
         current.contribution = Some(contribution.clone());
         current.answered = false;

@@ -840,7 +840,7 @@ impl Domain {
     }
 
     fn gathered(&mut self, attempt: Attempt) -> Vec<Effect> {
-        self.tell(Message::Gathered(1, attempt, Ok(vec![hash(9)])))
+        self.tell(Message::Gathered(1, attempt, Ok(vec![hash(9)].into())))
     }
 
     fn answer(&mut self, attempt: Attempt, answer: Answer) -> Vec<Effect> {
@@ -983,5 +983,6 @@ fn contribute(attempt: Attempt, members: &[&str]) -> Effect {
         weight,
         exponent: fold::exponent(weight).unwrap(),
         chunks: vec![hash(9)],
+        encoding: Default::default(),
     }))
 }

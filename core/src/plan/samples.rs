@@ -18,6 +18,7 @@ pub fn plan(sizes: &[usize]) -> Plan {
         rounds: 10,
         sync_every: SyncEvery::Steps(1),
         coordinator: domains[0].gateways[0].clone(),
+        standby: Vec::new(),
         seed: 7,
         round: RoundPlan {
             quorum: Quorum::All,
@@ -70,6 +71,7 @@ pub fn plan(sizes: &[usize]) -> Plan {
         security: SecurityPlan::default(),
         checkpoint: CheckpointPlan {
             folder: "state".into(),
+            store: None,
             every: 1,
             snapshot: Duration::from_secs(10),
         },

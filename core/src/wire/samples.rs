@@ -136,6 +136,13 @@ pub fn controls() -> Vec<Control> {
             weight: 10.0,
             exponent: 3,
             chunks: vec![hash],
+            encoding: Encoding {
+                codec: Codec::TopK {
+                    share: 10_000,
+                    halves: true,
+                },
+                sizes: vec![77],
+            },
         }),
         Control::Adopted {
             round,

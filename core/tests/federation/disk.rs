@@ -76,6 +76,17 @@ impl Disk {
         noted.is_some_and(|(noted, _)| (noted.round, noted.attempt) == (round, attempt))
     }
 
+    /// What is noted of a domain, for a message.
+    pub fn told(&self, domain: &DomainId) -> String {
+        let fixed = self.weighing.as_ref().map(|weighing| weighing.round);
+        let noted = self.noted.get(domain);
+        let noted = noted.map(|(noted, _)| (noted.round, noted.attempt));
+        format!(
+            "{noted:?} of fixed {fixed:?} behind {}",
+            self.committed.ended
+        )
+    }
+
     /// The journal's copy of a contribution.
     pub fn kept(&self, contribution: &Contribution) -> Option<Sum> {
         let (noted, sum) = self.noted.get(&contribution.domain)?;

@@ -160,7 +160,12 @@ fn fault(rng: &mut Rng, plan: &Plan) -> Fault {
             down: 100 + rng.below(5_000),
             disk: true,
         },
-        5..=6 => Fault::Panic { node },
+        5 => Fault::Panic { node },
+        6 => {
+            let domain = &plan.domains[rng.below(plan.domains.len() as u64) as usize];
+            let node = domain.gateway().clone();
+            Fault::Panic { node }
+        }
         7 => Fault::CoordinatorPanics,
         8..=9 => Fault::Freeze { node, span },
         10 => Fault::Slow { node, span },

@@ -323,7 +323,10 @@ impl World {
             entry.shelf.insert((round, attempt), sum);
             chunks
         });
-        self.step_gateway(node, gateway::Message::Gathered(round, attempt, result));
+        self.step_gateway(
+            node,
+            gateway::Message::Gathered(round, attempt, result.map(Into::into)),
+        );
     }
 
     fn gathered(&mut self, node: &NodeId, gather: Gather) {
@@ -358,7 +361,10 @@ impl World {
             }
             (_, blamed) => Err((blamed.unwrap_or_else(|| node.clone()), "gone".into())),
         };
-        self.step_gateway(node, gateway::Message::Gathered(round, attempt, result));
+        self.step_gateway(
+            node,
+            gateway::Message::Gathered(round, attempt, result.map(Into::into)),
+        );
     }
 
     fn obtained(&mut self, node: &NodeId, term: u64, round: Round, hash: Hash) {

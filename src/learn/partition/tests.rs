@@ -46,8 +46,7 @@ fn whole_clients_are_dealt_out_evenly_and_by_the_seed() {
     let parts = of(1);
     assert_eq!(total(&parts), (0..820).collect::<Vec<_>>());
     for rows in clients.values() {
-        let homes = parts.iter().filter(|part| part.contains(&rows[0]));
-        let home = homes.last().unwrap();
+        let home = parts.iter().find(|part| part.contains(&rows[0])).unwrap();
         assert!(rows.iter().all(|row| home.contains(row)));
     }
     let lengths: Vec<usize> = parts.iter().map(Vec::len).collect();

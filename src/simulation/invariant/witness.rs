@@ -3,7 +3,9 @@
 //! A witness stands between the actors and their trainers and rule: it sees each update as it is made, the weights as they are fixed, and the
 //! mean as the rule gets it. What lies between is the product's; here it is computed once more, in a few lines.
 
-use std::collections::BTreeMap;
+mod again;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_actors::aggregate::Rule;
@@ -12,12 +14,14 @@ use tombolo_actors::crew::RuleFactory;
 use tombolo_core::aggregate::{
     self, AggregateError, Aggregator, BUILT_IN, EachFold, Needs, Report, Weight,
 };
+use tombolo_core::compress::Codec;
 use tombolo_core::event::{Event, RoundRecord};
-use tombolo_core::ids::{NodeId, Round};
-use tombolo_core::plan::{Clip, NodePlan, Plan};
+use tombolo_core::ids::{DomainId, NodeId, Round};
+use tombolo_core::plan::{Clip, Plan};
 use tombolo_core::tensor::Layout;
 use tombolo_core::trainer::{Evaluation, Snapshot, Snapshots, Task, TrainError, Trained, Trainer};
 
+use self::again::{Residuals, reference_of_each, same_bits};
 use super::{Cx, Law};
 
 /// Elements of all updates of a round that are kept: a check must not need the memory of the models that are simulated.
@@ -174,6 +178,11 @@ impl Aggregator for WatchedRule {
 pub(super) struct Fold {
     witness: Option<Witness>,
     weighed: BTreeMap<Round, Vec<Weight>>,
+    residuals: Residuals,
+    /// Who said since its last counted contribution that its residual is lost.
+    lost: BTreeSet<DomainId>,
+    /// What codecs have lost is not known any more.
+    blind: bool,
 }
 
 impl Fold {
@@ -181,6 +190,9 @@ impl Fold {
         Fold {
             witness,
             weighed: BTreeMap::new(),
+            residuals: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            blind: false,
         }
     }
 
@@ -193,8 +205,12 @@ impl Fold {
         self.weighed.insert(round, weights);
     }
 
-    fn check_fold(&self, cx: &mut Cx<'_>, record: &RoundRecord, seen: &Seen) {
-        let (Some(weights), Some(mean)) = (self.weighed.get(&record.round), &seen.mean) else {
+    fn check_fold(&mut self, cx: &mut Cx<'_>, record: &RoundRecord, seen: &Seen) {
+        let mut domains = cx.plan.domains.iter();
+        let lossy = domains.any(|domain| cx.plan.codec(&domain.id) != Codec::None);
+        let weights = self.weighed.get(&record.round).cloned();
+        let (Some(weights), Some(mean), false) = (weights, &seen.mean, self.blind) else {
+            self.blind |= lossy;
             return;
         };
         let round = record.round;
@@ -204,7 +220,10 @@ impl Fold {
             let weight = weights.iter().find(|weight| weight.node == *node);
             match (update.map(Vec::as_slice), weight) {
                 // A trainer that does not repeat itself: nobody can tell which of its updates was taken.
-                (Some([_, _, ..]), _) => return,
+                (Some([_, _, ..]), _) => {
+                    self.blind |= lossy;
+                    return;
+                }
                 (Some([update]), Some(weight)) => counted.push((weight, update)),
                 _ => {
                     let what = format!(
@@ -215,13 +234,16 @@ impl Fold {
             }
         }
         let rule = &cx.plan.aggregator;
-        let expected = match (rule.needs, aggregate::build(rule)) {
-            (Needs::Sum, _) => reference(cx.plan, &counted),
-            (_, Some(rule)) => reference_of_each(cx.plan, rule, &counted),
+        let right = match (rule.needs, aggregate::build(rule)) {
+            (Needs::Sum, _) => self.is_reference(cx.plan, &counted, mean),
+            (_, Some(rule)) => {
+                let expected = reference_of_each(cx.plan, rule, &counted);
+                expected.is_some_and(|expected| same_bits(&expected, mean))
+            }
             // How a user's own rule folds is not known here.
             (_, None) => return,
         };
-        if !expected.is_some_and(|expected| same_bits(&expected, mean)) {
+        if !right {
             let what = format!(
                 "the mean of round {round} is not the fold over the {} counted updates",
                 counted.len()
@@ -235,6 +257,9 @@ impl Law for Fold {
     fn on_event(&mut self, cx: &mut Cx<'_>, event: &Event) {
         match event {
             Event::Weighed { round, .. } => self.on_weighed(cx, *round),
+            Event::ResidualLost { node, .. } => {
+                self.lost.insert(node.domain());
+            }
             Event::Round(record) => {
                 let Some(witness) = self.witness.clone() else {
                     return;
@@ -277,78 +302,6 @@ fn check_bound(cx: &mut Cx<'_>, round: Round, reports: &[Report], weights: &[Wei
             cx.violated("MODEL-2", what);
         }
     }
-}
-
-type Counted<'a> = (&'a Weight, &'a Vec<f32>);
-
-/// The counted updates in the order of folds: domains by name, in each its nodes by rank.
-fn in_order<'a>(plan: &Plan, counted: &[Counted<'a>]) -> Vec<Vec<Counted<'a>>> {
-    let domains: BTreeMap<_, _> = plan.domains.iter().map(|d| (&d.id, &d.nodes)).collect();
-    let by_rank = |nodes: &&Vec<NodePlan>| {
-        let of = |node: &NodePlan| counted.iter().find(|(weight, _)| weight.node == node.id);
-        nodes.iter().filter_map(of).copied().collect()
-    };
-    domains.values().map(by_rank).collect()
-}
-
-/// A built-in rule over all counted updates at once, each clipped.
-fn reference_of_each(
-    plan: &Plan,
-    mut rule: Box<dyn Aggregator>,
-    counted: &[Counted<'_>],
-) -> Option<Vec<f32>> {
-    let counted = in_order(plan, counted).concat();
-    let clipped = counted.iter().map(|(weight, update)| {
-        let factor = weight.clip as f32;
-        update.iter().map(|element| factor * element).collect()
-    });
-    let clipped: Vec<Vec<f32>> = clipped.collect();
-    let updates: Vec<&[f32]> = clipped.iter().map(Vec::as_slice).collect();
-    let weights: Vec<Weight> = counted
-        .iter()
-        .map(|(weight, _)| (*weight).clone())
-        .collect();
-    aggregate::fold_each(rule.as_mut(), &weights, &updates).ok()
-}
-
-/// The fold of `core/src/fold.rs`, as its first lines describe it.
-fn reference(plan: &Plan, counted: &[Counted<'_>]) -> Option<Vec<f32>> {
-    let (mut global, mut total) = (None::<Vec<f32>>, 0.0f64);
-    for by_rank in in_order(plan, counted) {
-        let (mut sum, mut domain) = (None::<Vec<f32>>, 0.0f64);
-        for (weight, update) in by_rank.iter().filter(|(weight, _)| weight.weight > 0.0) {
-            let factor = (weight.weight * weight.clip) as f32;
-            add(&mut sum, update.iter().map(|element| factor * element));
-            domain += weight.weight;
-        }
-        let Some(sum) = sum else { continue };
-        let power = 2f32.powi(((domain.to_bits() >> 52) & 0x7FF) as i32 - 1023);
-        add(
-            &mut global,
-            sum.iter().map(|element| element * (1.0 / power) * power),
-        );
-        total += domain;
-    }
-    let mut global = global?;
-    global
-        .iter_mut()
-        .for_each(|element| *element /= total as f32);
-    Some(global)
-}
-
-fn add(sum: &mut Option<Vec<f32>>, terms: impl Iterator<Item = f32>) {
-    match sum {
-        None => *sum = Some(terms.collect()),
-        Some(sum) => sum
-            .iter_mut()
-            .zip(terms)
-            .for_each(|(sum, term)| *sum += term),
-    }
-}
-
-fn same_bits(a: &[f32], b: &[f32]) -> bool {
-    let equal = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
-    a.len() == b.len() && a.iter().zip(b).all(equal)
 }
 
 #[cfg(test)]

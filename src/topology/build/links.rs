@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tombolo_core::aggregate::Needs;
+use tombolo_core::compress::{Codec, MILLION};
 use tombolo_core::ids::DomainId;
 use tombolo_core::plan::{Emulate, LinkPlan};
 
@@ -60,10 +62,70 @@ pub(super) fn plan(
             links.push(LinkPlan {
                 between: (a, b),
                 emulate: emulate(link.section("emulate")),
+                codec: codec(link),
             });
         }
     }
     links
+}
+
+/// How contributions travel over a link.
+fn codec(link: &Section) -> Codec {
+    let codec = link.word("codec").parse().unwrap_or_default();
+    match codec {
+        Codec::TopK { halves, .. } => Codec::TopK {
+            share: (link.number("share") * f64::from(MILLION)).round() as u32,
+            halves,
+        },
+        plain => plain,
+    }
+}
+
+/// Refuses codecs that would encode nothing: contributions go to the coordinator's domain, and a rule that must see each update gets them whole.
+pub(super) fn check_codecs(
+    file: &Section,
+    home: Option<&DomainId>,
+    needs: Needs,
+    mistakes: &mut Mistakes,
+) {
+    for link in file.list("link").iter().map(Item::section) {
+        let codec = link.word("codec");
+        if !codec.starts_with("topk") && link.gives("share") {
+            mistakes.push(
+                Mistake::at(
+                    &link.place("share"),
+                    format!("`share` has no meaning for codec {codec:?}"),
+                )
+                .label("only top-k sends a share")
+                .help("remove it, or write codec = \"topk\""),
+            );
+        }
+        if codec == "none" {
+            continue;
+        }
+        let between = link.list("between");
+        let reaches = |home: &DomainId| between.iter().any(|end| end.text() == home.as_str());
+        if home.is_some_and(|home| !reaches(home)) {
+            mistakes.push(
+                Mistake::at(
+                    &link.place("codec"),
+                    "contributions do not cross this link: they go to the coordinator's domain",
+                )
+                .label("encodes nothing")
+                .help("remove it, or set it on the links of the coordinator's domain"),
+            );
+        }
+        if needs != Needs::Sum {
+            mistakes.push(
+                Mistake::at(
+                    &link.place("codec"),
+                    "the aggregator must see each update, and those travel as they are",
+                )
+                .label("encodes nothing")
+                .help("remove it, or choose an aggregator that needs the sum: fedavg or dynamic-weighted"),
+            );
+        }
+    }
 }
 
 fn check_end(end: &Item, domains: &[Domain<'_>], mistakes: &mut Mistakes) {

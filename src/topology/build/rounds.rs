@@ -53,6 +53,54 @@ pub(super) fn coordinator(
     Some(named)
 }
 
+/// The gateways that may become coordinator.
+pub(super) fn standby(
+    file: &Section,
+    domains: &Domains<'_>,
+    coordinator: Option<&NodeId>,
+    mistakes: &mut Mistakes,
+) -> Vec<NodeId> {
+    let mut standby = Vec::new();
+    if !domains.known {
+        return standby;
+    }
+    for item in file.section("federation").list("standby") {
+        let Some(id) = check_node(item, domains, mistakes) else {
+            continue;
+        };
+        let home = domains.list.iter();
+        let mut home = home.filter(|domain| domain.name == Some(id.domain().as_str()));
+        let is_gateway = home.any(|domain| domain.gateways.contains(&id.name()));
+        let mut refuse = |message: String, label: &str, help: String| {
+            mistakes.push(Mistake::at(&item.span, message).label(label).help(help));
+        };
+        if Some(&id) == coordinator {
+            let message = format!("{id} is the coordinator already");
+            refuse(
+                message,
+                "the coordinator",
+                "remove it here: it may be promoted back without that".into(),
+            );
+        } else if standby.contains(&id) {
+            refuse(
+                format!("{id} is listed twice as standby"),
+                "again",
+                "remove it here".into(),
+            );
+        } else if !is_gateway {
+            let message = format!("{id} cannot be a standby: it is no gateway of its domain");
+            let help = format!(
+                "add {:?} to that domain's gateways: a coordinator needs links to all domains",
+                id.name()
+            );
+            refuse(message, "not a gateway", help);
+        } else {
+            standby.push(id);
+        }
+    }
+    standby
+}
+
 /// Refuses a node that no domain lists.
 fn check_node(item: &Item, domains: &Domains<'_>, mistakes: &mut Mistakes) -> Option<NodeId> {
     let id: NodeId = item.text().parse().ok()?;

@@ -22,7 +22,7 @@ const fn kind(
     FaultKind { name, needs, takes }
 }
 
-pub(in crate::topology) static KINDS: [FaultKind; 19] = [
+pub(in crate::topology) static KINDS: [FaultKind; 20] = [
     kind("crash", &["node"], &["until"]),
     kind("torn-write", &["node"], &["until"]),
     kind("restart", &["node"], &["without_disk"]),
@@ -49,6 +49,7 @@ pub(in crate::topology) static KINDS: [FaultKind; 19] = [
     ),
     kind("disk-full", &["node"], &["until"]),
     kind("stale-certificate", &["node"], &["stale", "until"]),
+    kind("promote", &["node"], &[]),
     kind("panic", &["node", "actor"], &[]),
 ];
 
@@ -94,6 +95,7 @@ static FAULT: Table = Table {
                 "clock-drift",
                 "disk-full",
                 "stale-certificate",
+                "promote",
                 "panic",
             ])
             .required(),

@@ -1,6 +1,6 @@
 //! The keys that say where: domains, nodes, links, liveness, trust and state.
 
-use super::{CODECS, Kind, ROUNDS_MAX, Table, key, later};
+use super::{Kind, ROUNDS_MAX, Table, key, later};
 use crate::topology::NODES_MAX;
 
 use Kind::{Duration, Flag, List, Number, Share, Whole, Word};
@@ -84,9 +84,15 @@ pub(in crate::topology) static LINK: Table = Table {
         key("between", List(&Kind::Name, 2, 2), "The two domains.").required(),
         later("cap", "The highest rate."),
         key("codec", Word, "The encoding of contributions.")
-            .words(&["none"])
-            .later(CODECS)
+            .words(&["none", "fp16", "bf16", "int8", "topk", "topk+fp16"])
+            .later(&["auto", "snappy", "lz4", "zstd"])
             .or("\"none\""),
+        key(
+            "share",
+            Share(100.0),
+            "The share of elements that top-k sends.",
+        )
+        .or("\"1%\""),
         key("congestion", Word, "The congestion law.")
             .words(&["cubic"])
             .later(&["bbr", "delay-gradient"])
@@ -232,7 +238,11 @@ pub(in crate::topology) static CHECKPOINT: Table = Table {
     shown: "[checkpoint]",
     doc: "State on disk.",
     keys: &[
-        key("store", Kind::Store, "The state folder.").or("\"file:./state\""),
+        key(
+            "store",
+            Kind::Store,
+            "Where the coordinator's records lie: file:FOLDER, which is the state folder, or an object store's URL.",
+        ).or("\"file:./state\""),
         key(
             "every",
             Whole(1, ROUNDS_MAX),

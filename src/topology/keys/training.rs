@@ -3,6 +3,9 @@
 use super::{CODECS, Kind, ROUNDS_MAX, SEED_MAX, Table, key, later};
 use crate::topology::{DOMAINS_MAX, NODES_MAX};
 
+/// Each keeps a link to every gateway.
+const STANDBYS_MAX: usize = 16;
+
 use Kind::{Above, Duration, Flag, List, Number, Whole, Word};
 
 pub(in crate::topology) static FEDERATION: Table = Table {
@@ -29,10 +32,10 @@ pub(in crate::topology) static FEDERATION: Table = Table {
         ),
         key(
             "standby",
-            List(&Kind::Node, 0, 1024),
-            "Nodes that may become coordinator.",
+            List(&Kind::Node, 0, STANDBYS_MAX),
+            "Gateways that `promote` may make coordinator; all share the store.",
         )
-        .only("[]"),
+        .or("[]"),
         key(
             "seed",
             Whole(0, SEED_MAX),

@@ -9,6 +9,7 @@ use tombolo_core::plan::SyncEvery;
 
 use super::suggest::{nearest, shown};
 use super::{Key, Kind, Mistake, alternatives};
+use crate::store;
 use crate::topology::units;
 use crate::topology::value::{Span, Value};
 
@@ -223,22 +224,80 @@ fn read_store(key: &Key, text: &str) -> Result<Read, Option<Refused>> {
                     Refused::new(message, "no folder").help("write \"file:./state\""),
                 ));
             }
-            Ok(Read::Right(Value::Text(folder.to_owned())))
+            Ok(Read::Right(Value::Text(format!("file:{folder}"))))
+        }
+        Some((scheme, rest)) if store::SCHEMES.contains(&scheme) => read_objects(scheme, rest),
+        Some((scheme @ ("http" | "https"), _)) => {
+            let message = format!("a store over `{scheme}:` cannot commit");
+            let label = "cannot create an object only if it is absent";
+            Err(Some(Refused::new(message, label).help(OTHER_STORES)))
         }
         Some((scheme, _)) if scheme.len() > 1 && is_name(scheme) => {
-            let message = format!("the store `{scheme}:` is not in this version");
+            let message = format!("there is no store `{scheme}:`");
             Err(Some(
-                Refused::new(message, "not built yet").help("write \"file:FOLDER\""),
+                Refused::new(message, "unknown scheme").help(OTHER_STORES),
             ))
         }
         _ => {
             let message = format!("`{}` has no scheme", key.name);
             Err(Some(
-                Refused::new(message, "expected \"file:FOLDER\"")
+                Refused::new(message, "expected \"file:FOLDER\" or a URL")
                     .help("put file: in front of the folder"),
             ))
         }
     }
+}
+
+/// What to do about a store that cannot be used.
+const OTHER_STORES: &str = "write \"file:FOLDER\", or a URL with s3:, gs:, az: or abfs:";
+
+/// An object store: a bucket or container, and perhaps a prefix.
+fn read_objects(scheme: &str, rest: &str) -> Result<Read, Option<Refused>> {
+    let refuse = |message: String, label: &str, help: &str| {
+        Err(Some(Refused::new(message, label.to_owned()).help(help)))
+    };
+    let example = format!("write \"{scheme}://BUCKET/PREFIX\"");
+    let place = rest.strip_prefix("//").unwrap_or_default();
+    let place = place.trim_end_matches('/');
+    let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
+    if rest.contains(['?', '#'])
+        || bucket.contains(':')
+        || (bucket.contains('@') && !scheme.starts_with("abfs"))
+    {
+        // Not shown: it may be a secret.
+        let help =
+            "credentials, region and endpoint come from the environment (AWS_*, GOOGLE_*, AZURE_*)";
+        return refuse(
+            format!("a store's URL is {scheme}://BUCKET/PREFIX and nothing else"),
+            "credentials or options in it",
+            help,
+        );
+    }
+    let plain = |part: &str| {
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.@".contains(letter);
+        !part.is_empty() && !part.starts_with('.') && part.chars().all(plain)
+    };
+    if !plain(bucket) {
+        return refuse(
+            format!("the store {scheme}: names no bucket"),
+            "no bucket",
+            &example,
+        );
+    }
+    if !prefix.is_empty() && !prefix.split('/').all(plain) {
+        let help = "use letters, digits, `-`, `_` and `.` between slashes";
+        return refuse(
+            "this prefix of a store is refused".into(),
+            "not plain names",
+            help,
+        );
+    }
+    if !store::HAS_CLOUD {
+        let message = format!("this build has no `{scheme}:`");
+        let help = "build it with `--features object-store-cloud`, or write \"file:FOLDER\"";
+        return refuse(message, "not built in", help);
+    }
+    Ok(Read::Right(Value::Text(format!("{scheme}://{place}"))))
 }
 
 fn read_epochs(key: &Key, text: &str) -> Result<Read, Option<Refused>> {

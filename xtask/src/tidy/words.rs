@@ -91,7 +91,8 @@ pub fn check(tree: &Tree) -> Vec<Fault> {
 }
 
 fn in_code(file: &str, line: &str, fault: &mut dyn FnMut(String)) {
-    if file.starts_with("core/") {
+    // Its tests may run on several processors, and be told how many seeds to try.
+    if file.starts_with("core/src/") {
         for word in OUT_OF_CORE.iter().filter(|word| code::has_word(line, word)) {
             fault(format!("{word} in core/: let it come in by argument"));
         }
@@ -135,6 +136,7 @@ mod tests {
             "let now = SystemTime::now();",
         ] {
             assert_eq!(found("core/src/a.rs", line), 1, "{line}");
+            assert_eq!(found("core/tests/a.rs", line), 0, "{line}");
             assert_eq!(found("src/a.rs", line), 0, "{line}");
         }
         assert_eq!(

@@ -60,25 +60,6 @@ fn an_abort_that_cannot_be_recorded_ends_the_run() {
     assert!(!run.opened(2));
 }
 
-#[test]
-fn a_stop_waits_for_the_record_of_an_abort() {
-    let mut run = Run::open(plan(&[1]));
-    run.now = at(10_000);
-    run.wake();
-    run.tell(Message::Stop("interrupted".into()));
-    assert!(
-        run.is_running(),
-        "the run ends after its last round's record"
-    );
-    run.tell(Message::Recorded(1, Ok(())));
-    let finished = run.finished();
-    assert_eq!(
-        (finished.aborted, finished.reason.as_str()),
-        (1, "interrupted")
-    );
-    assert!(!run.opened(2));
-}
-
 /// FLIP#1001: a run that dies at its start shows as failed at once, everywhere.
 #[test]
 fn a_run_that_cannot_begin_sends_everybody_away_whenever_they_come() {

@@ -296,3 +296,34 @@ fn noted(domain: usize, kept: bool) -> Noted {
         kept,
     }
 }
+
+/// The journal may have the bytes of the newer sum before those of the older one: whatever is on disk last must be what was acknowledged last.
+#[test]
+fn sums_of_one_domain_are_noted_one_after_another() {
+    let mut run = Run::weighed(plan(&[3]));
+    let notes = |effects: Vec<Effect>| -> Vec<Attempt> {
+        let attempt = |effect| match effect {
+            Effect::Note(contribution) => Some(contribution.attempt),
+            _ => None,
+        };
+        effects.into_iter().filter_map(attempt).collect()
+    };
+    assert_eq!(notes(run.contribute(0, 1, &["d0/n0"])), [1]);
+    assert_eq!(notes(run.contribute(0, 2, &["d0/n0", "d0/n1"])), []);
+    assert_eq!(notes(run.contribute(0, 3, &["d0/n1", "d0/n2"])), []);
+    let effects = run.noted(0, 1);
+    assert_eq!(effects.len(), 1, "only the newest is answered: {effects:?}");
+    assert_eq!(notes(effects), [3]);
+    let effects = run.noted(0, 3);
+    assert!(matches!(
+        effects[0],
+        Effect::Tell(
+            _,
+            Control::Answer {
+                attempt: 3,
+                answer: Answer::Acknowledged,
+                ..
+            }
+        )
+    ));
+}

@@ -76,6 +76,17 @@ fn a_view_that_cannot_be_written_ends_the_run() {
 }
 
 #[test]
+fn a_run_that_has_ended_does_not_end_again_for_a_view() {
+    let mut run = Run::open(pair((2, 1)));
+    run.join(1);
+    run.tell(standing("d1/n2", Word::Overdue));
+    run.tell(Message::Stop("interrupted".into()));
+    assert_eq!(run.finished().reason, "interrupted");
+    let effects = run.tell(Message::Viewed(2, Err("disk full".into())));
+    assert_eq!(effects, []);
+}
+
+#[test]
 fn the_open_round_goes_on_without_who_is_put_out_and_names_it() {
     let mut run = Run::open(pair((4, 2)));
     run.tell(Message::Up(n("d1/n0")));
@@ -201,6 +212,32 @@ fn a_sum_that_is_noted_after_its_gateway_was_lost_is_waited_for_from_the_next_on
     kept.round.durability = Durability::Journal;
     let effects = lose(Run::weighed(kept));
     assert!(folds(&effects), "the journal has its bytes: {effects:?}");
+}
+
+/// With a journal the bytes come before the note; a gateway that is lost in between takes nothing with it but time.
+#[test]
+fn a_sum_whose_bytes_are_lost_with_its_gateway_is_made_again_by_the_next_one() {
+    let mut kept = pair((5, 2));
+    kept.round.durability = Durability::Journal;
+    let mut run = Run::weighed(kept);
+    run.tell(Message::Up(n("d1/n0")));
+    run.tell(Message::Up(n("d1/n1")));
+    run.contribute(1, 0, &["d1/n0", "d1/n1", "d1/n2"]);
+    run.contribute(0, 0, &["d0/n0", "d0/n1"]);
+    run.noted(0, 0);
+    let lost = Err("out of reach".into());
+    run.tell(Message::Noted(1, d(1), 0, lost));
+    assert!(
+        run.machine.current.is_some(),
+        "there is no reason to give up"
+    );
+    run.view(Message::Watched(n("d1/n0"), Word::Restoring));
+    let mut again = contribution(1, 1, &["d1/n0", "d1/n1", "d1/n2"]);
+    again.epoch = 1;
+    run.tell(Message::Domain(n("d1/n1"), Control::Contribute(again)));
+    let effects = run.noted(1, 1);
+    let folds = |effect: &Effect| matches!(effect, Effect::Fold(..));
+    assert!(effects.iter().any(folds), "{effects:?}");
 }
 
 #[test]

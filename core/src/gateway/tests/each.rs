@@ -42,7 +42,7 @@ fn weighed_updates_are_collected_clipped_but_not_weighed_and_announced_together(
     assert_eq!(factors, [1.0, 0.5, 1.0]);
     assert!(collect.terms.iter().all(|term| term.checksums.len() == 3));
     let chunks = vec![hash(7), hash(8), hash(9)];
-    let effects = hq.tell(Message::Gathered(1, 0, Ok(chunks.clone())));
+    let effects = hq.tell(Message::Gathered(1, 0, Ok(chunks.clone().into())));
     let [Effect::Tell(Control::Contribute(contribution))] = &effects[..] else {
         panic!("{effects:?}")
     };
