@@ -280,6 +280,12 @@ impl World {
             Happening::Coordinator(..) | Happening::Load(_) | Happening::Wake(..) => {
                 self.plan.coordinator.clone()
             }
+            // Who is stopped panics when it goes on.
+            Happening::Fault(index) => match &self.faults[*index].1 {
+                Fault::Panic { node } => node.clone(),
+                Fault::CoordinatorPanics => self.plan.coordinator.clone(),
+                _ => return None,
+            },
             _ => return None,
         })
     }
