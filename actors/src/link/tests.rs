@@ -1,35 +1,12 @@
 //! The link's actor, message by message, on a stage without a network.
 
-use std::marker::PhantomData;
-
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::*;
 use crate::env::Class;
 use crate::shell::{Shell, supervise};
-
-#[expect(
-    dead_code,
-    reason = "shared with the shell's tests, which need all of it"
-)]
-#[path = "../../tests/shell/stand.rs"]
-mod stand;
-
-use stand::{on_one_thread, stage};
-
-/// Takes everything and says nothing.
-struct Deaf<M>(PhantomData<fn(M)>);
-
-impl<M: Send + 'static> Actor for Deaf<M> {
-    type Message = M;
-    const NAME: &'static str = "Deaf";
-
-    fn handle(&mut self, _: M, _: &mut Cx<Self>) {}
-}
-
-fn deaf<M: Send + 'static>(stage: &Stage) -> Handle<M> {
-    supervise(stage, Class::Node, "deaf", |_| Deaf(PhantomData))
-}
+use crate::testing::deaf;
+use crate::testing::stand::{on_one_thread, stage};
 
 /// A link of the coordinator to the gateway of another domain, which dials.
 fn link(stage: Stage) -> (Link, Cx<Link>) {

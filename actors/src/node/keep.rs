@@ -283,46 +283,8 @@ impl Snapshots for Diary<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-    use std::sync::Mutex;
-
     use super::*;
-
-    #[derive(Default)]
-    struct Memory(Mutex<BTreeMap<String, Vec<u8>>>);
-
-    impl Files for Memory {
-        fn read(&self, path: &str) -> io::Result<Vec<u8>> {
-            let files = self.0.lock().unwrap();
-            files
-                .get(path)
-                .cloned()
-                .ok_or_else(|| io::ErrorKind::NotFound.into())
-        }
-
-        fn replace(&self, path: &str, parts: &[&[u8]]) -> io::Result<()> {
-            let mut files = self.0.lock().unwrap();
-            files.insert(path.to_owned(), parts.concat());
-            Ok(())
-        }
-
-        fn create(&self, path: &str, contents: &[u8]) -> io::Result<()> {
-            self.replace(path, &[contents])
-        }
-
-        fn list(&self, _: &str) -> io::Result<Vec<String>> {
-            Ok(Vec::new())
-        }
-
-        fn remove(&self, path: &str) -> io::Result<()> {
-            self.0.lock().unwrap().remove(path);
-            Ok(())
-        }
-
-        fn settle(&self, _: &str) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::testing::Memory;
 
     fn order(round: Round) -> Order {
         Order {

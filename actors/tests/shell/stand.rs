@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use actix::ActorContext;
@@ -37,6 +37,8 @@ pub fn on_one_thread(paused: bool, test: impl Future<Output = ()>) {
 pub struct OneThread {
     start: tokio::time::Instant,
     pub spawned: Mutex<Vec<Class>>,
+    /// Where actors keep files that do.
+    pub files: OnceLock<Arc<dyn Files>>,
 }
 
 impl Env for OneThread {
@@ -83,7 +85,8 @@ impl Env for OneThread {
     }
 
     fn files(&self) -> Arc<dyn Files> {
-        unreachable!("these actors keep no files")
+        let files = self.files.get().cloned();
+        files.expect("these actors keep no files")
     }
 
     fn advertise(&self, _: &NodeId, _: SocketAddr) -> io::Result<()> {
@@ -219,6 +222,7 @@ pub fn stage() -> (Stage, Arc<OneThread>, Arc<Mutex<Vec<Event>>>) {
     let env = Arc::new(OneThread {
         start: tokio::time::Instant::now(),
         spawned: Mutex::default(),
+        files: OnceLock::new(),
     });
     let plan = plan();
     let events = Arc::new(Mutex::new(Vec::new()));
