@@ -225,6 +225,11 @@ impl<T> Reply<T> {
         (Reply(sender), receiver)
     }
 
+    /// Whether the asker still waits.
+    pub fn is_awaited(&self) -> bool {
+        !self.0.is_closed()
+    }
+
     /// Answers. An asker that went away is no error.
     pub fn send(self, answer: T) {
         let _ = self.0.send(answer);

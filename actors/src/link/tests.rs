@@ -70,6 +70,38 @@ fn words_of_another_session_are_dropped() {
     });
 }
 
+/// Who waits no longer takes up no room, whatever the peer does or does not answer.
+#[test]
+fn a_fetch_that_nobody_waits_for_keeps_no_other_one_out() {
+    on_one_thread(true, async {
+        let (mut link, mut cx) = link(stage().0);
+        begin_session(&mut link, &mut cx, 1);
+        let mut fetch = |object| {
+            let (reply, answer) = Reply::channel();
+            link.handle(Message::Fetch(object, reply), &mut cx);
+            answer
+        };
+        let mut waiting: Vec<_> = (1..=FETCHES_MAX as u64)
+            .map(|round| fetch(Object::Step(round)))
+            .collect();
+        let busy = fetch(Object::Step(90)).try_recv();
+        assert!(matches!(busy, Ok(Err(FetchError::Busy(_)))));
+        waiting.pop();
+        let answer = fetch(Object::Step(91)).try_recv();
+        assert!(matches!(answer, Err(TryRecvError::Empty)), "{answer:?}");
+        drop(waiting);
+        let mut waiting: Vec<_> = (1..=FETCHES_MAX as u64)
+            .map(|round| fetch(Object::Step(round)))
+            .collect();
+        let answers = waiting.iter_mut().map(|answer| answer.try_recv());
+        assert!(
+            answers
+                .into_iter()
+                .all(|answer| matches!(answer, Err(TryRecvError::Empty)))
+        );
+    });
+}
+
 #[test]
 fn a_refusal_is_said_once_and_again_after_the_link_was_up() {
     on_one_thread(true, async {
