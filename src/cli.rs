@@ -20,6 +20,7 @@ macro_rules! complain {
     }};
 }
 
+mod bench;
 mod certs;
 mod check;
 mod checkpoint;
@@ -142,6 +143,8 @@ enum Command {
     Readmit(readmit::Readmit),
     /// Make, issue and show certificates.
     Certs(certs::Certs),
+    /// Measure what this machine does, beside its limits.
+    Bench(bench::Bench),
     /// Print the JSON schema of the topology, for editors.
     Schema(schema::Schema),
     /// Make a folder with a small topology that runs.
@@ -183,6 +186,7 @@ pub fn main() -> ExitCode {
         Command::Promote(command) => command.run(&common),
         Command::Readmit(command) => command.run(&common),
         Command::Certs(command) => command.run(&common),
+        Command::Bench(command) => command.run(&common),
         Command::Schema(command) => command.run(),
         Command::New(command) => command.run(&common),
     };

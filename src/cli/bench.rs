@@ -1,0 +1,37 @@
+//! `tombolo bench WHAT`: what this machine does, measured here and now.
+//!
+//! Each measurement is checked for its result and stands beside a limit or a plain way to move the same bytes, taken in the same run: a
+//! ratio is good only within one run.
+
+mod codec;
+mod measure;
+mod round;
+
+use clap::{Args, Subcommand};
+
+use super::{Common, Exit};
+
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+pub struct Bench {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Rounds of a federation that does no training, over loopback QUIC and TLS.
+    Round(round::Round),
+    /// Codecs of contributions: encoding, decoding, error feedback.
+    Codec(codec::Codecs),
+}
+
+impl Bench {
+    /// Measures.
+    pub fn run(&self, common: &Common) -> Exit {
+        match &self.what {
+            What::Round(round) => round.run(common),
+            What::Codec(codecs) => codecs.run(common),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What `bench` prints, and that it looks at results. Of seconds nothing is asked: they belong to the machine.
+
+use serde_json::Value;
+
+use crate::fixture::{Output, Workspace};
+
+/// The contract's fields.
+const FIELDS: [&str; 10] = [
+    "group",
+    "peer",
+    "case",
+    "n",
+    "bytes",
+    "median_s",
+    "min_s",
+    "max_s",
+    "cpu_s_per_op",
+    "ok",
+];
+
+/// The measurements, each with the contract's fields, a result that was right, and times in order.
+#[track_caller]
+fn measured(output: &Output, group: &str) -> Vec<Value> {
+    let parsed = output.lines.iter().map(|line| {
+        serde_json::from_str::<Value>(line).unwrap_or_else(|_| panic!("no JSON: {line}"))
+    });
+    let lines: Vec<Value> = parsed.collect();
+    for line in &lines {
+        let names: Vec<&str> = line
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
+        assert_eq!(names[..FIELDS.len()], FIELDS, "{line}");
+        assert_eq!((&line["group"], &line["ok"]), (&group.into(), &true.into()));
+        let time = |name: &str| line[name].as_f64().unwrap();
+        assert!(0.0 < time("min_s"), "{line}");
+        assert!(time("min_s") <= time("median_s") && time("median_s") <= time("max_s"));
+        assert!(line["cpu_s_per_op"].as_f64().unwrap() >= 0.0, "{line}");
+    }
+    assert!(lines.iter().any(|line| line["peer"] == "tombolo"));
+    lines
+}
+
+/// "Coordinator peak memory is a few models, whatever the number of nodes": what the figure is taken from. NVFlare#4019
+#[test]
+fn rounds_without_training_end_with_the_right_model_and_say_what_they_cost() {
+    let workspace = Workspace::new("");
+    let output = workspace
+        .run("bench round --nodes 3 --elements 100000 --rounds 2")
+        .expect(0);
+    let lines = measured(&output, "round");
+    let (ours, limit) = (&lines[0], &lines[1]);
+    assert_eq!((&ours["n"], &ours["bytes"]), (&3.into(), &400_000.into()));
+    assert_eq!(limit["peer"], "limit-tcp");
+    // Three updates up and three steps down; the smallest count is never reached, and the rest of it is small.
+    let (found, least) = (&ours["wan_bytes"], &ours["wan_bytes_min"]);
+    assert_eq!(*least, 2_400_000);
+    let share = found.as_f64().unwrap() / least.as_f64().unwrap();
+    assert!((1.0..1.2).contains(&share), "{ours}");
+    assert!(ours["peak_rss"].as_u64().unwrap() > 400_000, "{ours}");
+    let left = std::fs::read_dir(workspace.path()).unwrap().count();
+    assert_eq!(left, 1, "only the topology that the workspace came with");
+}
+
+#[test]
+fn every_codec_is_measured_beside_a_copy() {
+    let workspace = Workspace::new("");
+    for kernels in ["", " --portable"] {
+        // Two chunks, and the last block is not full.
+        let command = format!("bench codec --elements 300001 --repeat 1{kernels}");
+        let output = workspace.run(&command).expect(0);
+        let lines = measured(&output, "codec");
+        assert_eq!(lines[0]["peer"], "limit-copy");
+        let cases: Vec<_> = lines[1..]
+            .iter()
+            .map(|line| line["case"].as_str().unwrap())
+            .collect();
+        for codec in ["none", "fp16", "bf16", "int8", "topk", "topk+fp16"] {
+            let encode = format!("{codec} encode");
+            assert!(cases.contains(&encode.as_str()), "{cases:?}");
+        }
+        // Encoding, folding, and of all that lose something both halves of the feedback.
+        assert_eq!(cases.len(), 2 + 5 * 4, "{cases:?}");
+        for line in &lines[1..] {
+            let encodes = line["case"].as_str().unwrap().ends_with("encode");
+            assert_eq!(encodes, line["encoded_bytes"].is_u64(), "{line}");
+        }
+    }
+}
+
+#[test]
+fn people_get_a_table_and_what_cannot_be_is_refused_by_name() {
+    let workspace = Workspace::new("");
+    let text = workspace
+        .text("bench codec --elements 5000 --repeat 1")
+        .expect(0);
+    assert!(text.lines[0].contains("median s"), "{text:#?}");
+    assert!(text.lines.iter().any(|line| line.contains("topk+fp16")));
+    for (command, name) in [
+        ("bench round --nodes 0", "--nodes 0: expected 1 to"),
+        ("bench codec --repeat 0", "--repeat 0: expected 1 to"),
+    ] {
+        let output = workspace.run(command).expect(2);
+        assert!(output.errors().contains(name), "{output:#?}");
+    }
+}
