@@ -7,6 +7,7 @@ mod actors;
 mod checkpoint;
 mod codec;
 mod collective;
+mod congestion;
 mod crash_points;
 mod crowd;
 mod dropout;

@@ -100,6 +100,33 @@ fn a_path_that_became_longer_is_not_taken_for_a_full_one_for_long() {
     assert!(path.queue() < path.base, "{:?}", path.queue());
 }
 
+/// Half a round trip of queue that is there whatever the law does, and no loss.
+#[test]
+fn a_queue_that_does_not_follow_is_a_rivals() {
+    let mut path = Path::new(60, 200.0);
+    path.rounds(40, 0, Duration::ZERO);
+    let before = path.law.window();
+    path.base += Duration::from_millis(30);
+    let mut rounds = 0;
+    while !path.law.rival {
+        path.rounds(1, 0, Duration::ZERO);
+        rounds += 1;
+        assert!(rounds < 20);
+    }
+    assert!(
+        path.law.window() >= before,
+        "what was cut in vain comes back"
+    );
+    path.rounds(3, 0, Duration::ZERO);
+    let competing = path.law.window();
+    assert!(path.law.rival && competing > before);
+    path.rounds(1, 100, Duration::ZERO);
+    assert!(path.law.window() < competing, "a rival's loss counts");
+    path.base -= Duration::from_millis(30);
+    path.rounds(20, 0, Duration::ZERO);
+    assert!(!path.law.rival);
+}
+
 #[test]
 fn nothing_grows_while_there_is_nothing_to_send() {
     let mut path = Path::new(60, 200.0);
