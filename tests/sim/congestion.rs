@@ -46,7 +46,6 @@ fn every_law_trains_the_same_model_and_repeats_itself() {
             report.finished.model_hash, plain.finished.model_hash,
             "{law}"
         );
-        assert_ne!(report.trace_hash, plain.trace_hash, "{law} does nothing");
         assert_eq!(strait(&law).trace_hash, report.trace_hash, "{law}");
     }
 }
