@@ -8,11 +8,12 @@ fn strait(law: &str) -> SimulationReport {
         r#"
         [federation]
         name = "strait"
-        rounds = 4
+        rounds = 3
         sync_every = 5
         seed = 3
         [model]
-        trainer = "digits-softmax"
+        trainer = "digits-mlp"
+        hidden = 400
         partition = {{ kind = "iid" }}
         [[domain]]
         name = "hq"
@@ -46,6 +47,7 @@ fn every_law_trains_the_same_model_and_repeats_itself() {
             report.finished.model_hash, plain.finished.model_hash,
             "{law}"
         );
+        assert_ne!(report.trace_hash, plain.trace_hash, "{law} does nothing");
         assert_eq!(strait(&law).trace_hash, report.trace_hash, "{law}");
     }
 }
