@@ -36,7 +36,7 @@ use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::view::View;
 use tombolo_core::wire::Contribution;
 
-pub(crate) use notes::{is_kept, journal, read_chunk, write_chunk};
+pub(crate) use notes::{clear_journal, is_kept, journal, read_chunk, write_chunk};
 pub use probe::Probe;
 pub use promotion::Term;
 pub use state::{MODEL, Manifest};

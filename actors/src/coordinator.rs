@@ -14,7 +14,7 @@ use crate::checkpoint::{self, Found, Loaded, State, Term};
 use crate::env::{Work, work};
 use crate::link::{self, Shelf, Wire};
 use crate::node;
-use crate::shell::{ASKS_MAX, AbortOnDrop, Actor, Cx, Handle, Reply, Stage, later};
+use crate::shell::{ASKS_MAX, AbortOnDrop, Actor, Alarm, Cx, Handle, Reply, Stage, later};
 use crate::slab::{Pool, Slab, SlabMut};
 use compute::{Bench, Computed, compute, lock, norm, start};
 use tombolo_core::aggregate::Needs;
@@ -136,7 +136,7 @@ pub struct Coordinator {
     own: Handle<Message>,
     machine: machine::Coordinator,
     life: u64,
-    wake: u64,
+    alarm: Alarm,
     model: Option<(Round, Slab)>,
     mean: Option<(Round, SlabMut)>,
     bench: Option<Arc<Mutex<Bench>>>,
@@ -162,7 +162,7 @@ impl Coordinator {
             own,
             machine,
             life,
-            wake: 0,
+            alarm: Alarm::default(),
             model: None,
             mean: None,
             bench: None,
@@ -191,15 +191,15 @@ impl Coordinator {
             self.perform(cx, effect);
         }
         if let Some(at) = out.wake_at {
-            self.wake += 1;
-            let (wake, env) = (self.wake, self.setup.stage.env.clone());
+            let (env, life) = (self.setup.stage.env.clone(), self.life);
             let span = at.since(env.now()).max(Duration::from_millis(1));
-            later(cx, env.sleep(span), move |coordinator, (), cx| {
-                // Only the newest wish counts: the machine names its earliest at every step.
-                if coordinator.wake == wake {
+            // Only the newest wish counts: the machine names its earliest at every step.
+            let wake = move |coordinator: &mut Self, cx: &mut Cx<Self>| {
+                if coordinator.life == life {
                     coordinator.step(cx, None);
                 }
-            });
+            };
+            self.alarm.set(cx, env.sleep(span), wake);
         }
         self.publish();
     }

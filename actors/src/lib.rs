@@ -21,6 +21,8 @@ pub mod quic;
 pub mod residual;
 pub mod shell;
 pub mod slab;
+#[cfg(test)]
+mod testing;
 pub mod verbs;
 
 /// Tests inside the crate share their stage with those outside.

@@ -477,6 +477,7 @@ impl Actor for Link {
                 if !self.up {
                     return reply.send(Err(FetchError::Closed(self.setup.peer.clone())));
                 }
+                self.fetches.retain(|_, reply| reply.is_awaited());
                 if self.fetches.len() >= FETCHES_MAX {
                     return reply.send(Err(FetchError::Busy(self.setup.peer.clone())));
                 }
@@ -490,7 +491,8 @@ impl Actor for Link {
                         self.fetches.insert(tag, reply);
                         let wait = self.setup.stage.plan.heartbeat.every;
                         later(cx, self.setup.stage.env.sleep(wait), move |link, (), cx| {
-                            if let Some(reply) = link.fetches.remove(&tag) {
+                            let reply = link.fetches.remove(&tag);
+                            if let Some(reply) = reply.filter(Reply::is_awaited) {
                                 link.fetch(cx, object, reply);
                             }
                         });

@@ -161,6 +161,8 @@ pub struct Node {
     gateway_wakes: bool,
     /// It is looked again whether anybody leads.
     patience_wakes: bool,
+    /// It says its last word, or has said it.
+    gives_up: bool,
     up: BTreeSet<NodeId>,
     /// Silent nodes of other domains: a coordinator that begins only now must hear so.
     watched: BTreeMap<NodeId, Word>,
@@ -180,6 +182,7 @@ impl Node {
             term: 0,
             gateway_wakes: false,
             patience_wakes: false,
+            gives_up: false,
             up: BTreeSet::new(),
             watched: BTreeMap::new(),
             bench: None,
@@ -274,17 +277,22 @@ impl Node {
         }
     }
 
+    /// Who leads this node, as the file has it.
+    fn leads(&self) -> Vec<NodeId> {
+        let needs = waiting::needs(&self.setup.stage.plan, self.me());
+        let leads = needs.into_iter().filter(|need| need.leads);
+        leads.map(|need| need.peer).collect()
+    }
+
+    /// Whether anybody who does is in reach. Whoever has become coordinator leads itself.
+    fn is_led(&self) -> bool {
+        self.setup.coordinator() == *self.me()
+            || self.leads().iter().any(|peer| self.up.contains(peer))
+    }
+
     /// Looks whether anybody who leads this node is in reach, and again once that was not so for as long as it is patient.
     fn look_up(&mut self, cx: &mut Cx<Self>) {
-        let plan = self.setup.stage.plan.clone();
-        let mut leads: Vec<NodeId> = waiting::needs(&plan, self.me())
-            .into_iter()
-            .filter(|need| need.leads)
-            .map(|need| need.peer)
-            .collect();
-        // Whoever has become coordinator leads itself.
-        let led = self.setup.coordinator() == *self.me()
-            || leads.iter().any(|peer| self.up.contains(peer));
+        let (mut leads, led) = (self.leads(), self.is_led());
         let (env, now) = (self.setup.stage.env.clone(), self.setup.stage.env.now());
         let (is_over, left, span) = {
             let mut patience = self.setup.presence.patience();
@@ -292,6 +300,9 @@ impl Node {
             (is_over, patience.left(now), patience.span())
         };
         if is_over {
+            if std::mem::replace(&mut self.gives_up, true) {
+                return;
+            }
             let addresses = async move {
                 let mut named = Vec::new();
                 for peer in leads.drain(..) {
@@ -302,6 +313,11 @@ impl Node {
                 named
             };
             later(cx, addresses, move |node, leads, cx| {
+                if node.is_led() {
+                    // Somebody was reached meanwhile.
+                    node.gives_up = false;
+                    return node.look_up(cx);
+                }
                 let reason = waiting::last_word(node.me(), &leads, span.unwrap_or_default());
                 node.setup.stage.report(Event::GaveUp {
                     node: node.me().clone(),

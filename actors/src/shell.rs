@@ -105,6 +105,27 @@ pub fn later<A: Actor, F>(
     );
 }
 
+/// The one time at which an actor wishes to be woken.
+#[derive(Debug, Default)]
+pub struct Alarm(Option<actix::SpawnHandle>);
+
+impl Alarm {
+    /// Runs `then` in the actor once `sleep` has ended, instead of what was wished for before: nobody sleeps for that any more.
+    pub fn set<A: Actor>(
+        &mut self,
+        cx: &mut Cx<A>,
+        sleep: impl Future<Output = ()> + 'static,
+        then: impl FnOnce(&mut A, &mut Cx<A>) + 'static,
+    ) {
+        if let Some(before) = self.0.take() {
+            cx.cancel_future(before);
+        }
+        let woken = actix::fut::wrap_future::<_, Shell<A>>(sleep)
+            .map(|(), shell, cx| then(&mut shell.actor, cx));
+        self.0 = Some(cx.spawn(woken));
+    }
+}
+
 /// As [`later`], but the actor takes no message until `then` has run.
 pub fn pause<A: Actor, F>(
     cx: &mut Cx<A>,
@@ -202,6 +223,11 @@ impl<T> Reply<T> {
     pub fn channel() -> (Self, oneshot::Receiver<T>) {
         let (sender, receiver) = oneshot::channel();
         (Reply(sender), receiver)
+    }
+
+    /// Whether the asker still waits.
+    pub fn is_awaited(&self) -> bool {
+        !self.0.is_closed()
     }
 
     /// Answers. An asker that went away is no error.

@@ -515,9 +515,10 @@ mod tests {
                 why: tombolo_core::event::Misfit::Past,
                 reason: reason.clone(),
             },
+            // Its reason begins with the node's name.
             Event::GaveUp {
                 node: node.clone(),
-                reason: reason.clone(),
+                reason: format!("{node} has the cause"),
             },
             Event::ActorRestarted {
                 actor: actor.clone(),

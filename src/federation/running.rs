@@ -253,35 +253,35 @@ impl Running {
 
     /// Ends every node; false if one could not be ended in time.
     async fn wind_down(&self, patience: Duration, word: &Farewell) -> bool {
-        let everyone = async {
-            for crew in self.crews.values() {
-                let mut left = crew.left.clone();
-                let _ = left.wait_for(Option::is_some).await;
-            }
-        };
-        let _ = tokio::time::timeout(patience, everyone).await;
+        let gone = self.crews.values().map(|crew| {
+            let mut left = crew.left.clone();
+            async move { left.wait_for(Option::is_some).await.is_ok() }
+        });
+        all_within(patience, gone).await;
         // Closing drops what is not yet sent, and the last word to nodes of other processes may be among it.
         let farewell = patience.min(FAREWELL_LIMIT);
-        for crew in self.crews.values() {
-            crew.settle(|peer| !self.crews.contains_key(peer), farewell)
-                .await;
-        }
+        let elsewhere = |peer: &NodeId| !self.crews.contains_key(peer);
+        let settled = self.crews.values();
+        let settled = settled.map(|crew| crew.settle(elsewhere, farewell));
+        all_within(farewell, settled).await;
         for crew in self.crews.values() {
             crew.close(word);
         }
-        let drained = async {
-            for crew in self.crews.values() {
-                crew.drained().await;
-            }
-        };
-        let _ = tokio::time::timeout(PACKETS_LIMIT, drained).await;
-        let stopped = async {
-            for node in self.crews.keys() {
-                self.world.stop(node).await;
-            }
-        };
-        tokio::time::timeout(LEAVE_LIMIT, stopped).await.is_ok()
+        all_within(PACKETS_LIMIT, self.crews.values().map(Crew::drained)).await;
+        let stopped = self.crews.keys().map(|node| self.world.stop(node));
+        all_within(LEAVE_LIMIT, stopped).await
     }
+}
+
+/// Waits until all of that has happened, however many they are no longer than `limit`; false if something has not. What is waited for goes on
+/// by itself, so it does not matter that one is asked behind the other.
+async fn all_within<F: Future>(limit: Duration, waits: impl Iterator<Item = F>) -> bool {
+    let all = async {
+        for wait in waits {
+            wait.await;
+        }
+    };
+    tokio::time::timeout(limit, all).await.is_ok()
 }
 
 #[cfg(test)]
@@ -303,6 +303,19 @@ mod tests {
         name = "plant"
         nodes = ["gate"]
     "#;
+
+    #[tokio::test(start_paused = true)]
+    async fn however_many_are_waited_for_it_takes_no_longer_than_the_limit() {
+        let began = tokio::time::Instant::now();
+        let waits = |seconds: [u64; 3]| {
+            let waits = seconds.into_iter().map(Duration::from_secs);
+            waits.map(|after| tokio::time::sleep_until(began + after))
+        };
+        assert!(all_within(FAREWELL_LIMIT, waits([1, 0, 1])).await);
+        assert_eq!(began.elapsed(), Duration::from_secs(1));
+        assert!(!all_within(FAREWELL_LIMIT, waits([60, 90, 70])).await);
+        assert_eq!(began.elapsed(), Duration::from_secs(1) + FAREWELL_LIMIT);
+    }
 
     /// "Waiting for nodes is never silent or endless." flower#4147, FLIP#992
     #[tokio::test]

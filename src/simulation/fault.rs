@@ -17,6 +17,15 @@ pub fn torn_write(node: &str) -> Fault {
     Fault::TornWrite { node: node.into() }
 }
 
+/// A process is killed at the first change of its disk after so many more, as by `SIGKILL`: what it has written is there, synchronized or not. With
+/// an end, it starts again then.
+pub fn kill(node: &str, changes: u64) -> Fault {
+    Fault::Kill {
+        node: node.into(),
+        changes,
+    }
+}
+
 /// A node starts again; if it is up it is cut off first.
 pub fn restart(node: &str) -> Fault {
     Fault::Restart {

@@ -68,6 +68,11 @@ impl<'a> Weather<'a> {
                 let struck = Failure::Crash(self.torn(nth));
                 disk.fail_at(disk.changes(), struck);
             }
+            Fault::Kill { node, changes } => {
+                let disk = self.world.disk(self.node(node));
+                let nth = disk.changes().saturating_add(*changes);
+                disk.fail_at(nth, Failure::Crash(Loss::Nothing));
+            }
             Fault::Restart { node, without_disk } => {
                 return self.start_again(self.node(node), *without_disk);
             }
@@ -105,6 +110,11 @@ impl<'a> Weather<'a> {
                 let node = self.node(node);
                 // It may have written nothing since: then the power goes now.
                 self.cut_power(node, self.torn(nth));
+                return self.power_back(node);
+            }
+            Fault::Kill { node, .. } => {
+                let node = self.node(node);
+                self.cut_power(node, Loss::Nothing);
                 return self.power_back(node);
             }
             Fault::ClockForward { node, by } => self.step(node, -by.as_secs_f64()),
@@ -201,7 +211,9 @@ impl<'a> Weather<'a> {
 
     fn start_again(&mut self, node: &NodeId, without_disk: bool) -> Result<(), SimulationError> {
         self.in_force.retain(|_, fault| match fault {
-            Fault::Crash { node: down } | Fault::TornWrite { node: down } => down != node.as_str(),
+            Fault::Crash { node: down }
+            | Fault::TornWrite { node: down }
+            | Fault::Kill { node: down, .. } => down != node.as_str(),
             _ => true,
         });
         self.cut_power(node, Loss::Everything);

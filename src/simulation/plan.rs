@@ -75,6 +75,15 @@ pub enum Fault {
         /// Who.
         node: String,
     },
+    /// The process is killed at a change of its disk, as by `SIGKILL`, or at the end of the fault if it makes none so late; then it starts again.
+    /// Whatever it has written is there, synchronized or not: a later power cut may still take that away.
+    Kill {
+        /// Who.
+        node: String,
+        /// After how many more changes: files and folders made, writes, names given and taken, synchronizations.
+        #[serde(default, skip_serializing_if = "is_default")]
+        changes: u64,
+    },
     /// The node starts again; if it is up it is cut off first. Without its disk it is a new machine of the same name, which listens elsewhere.
     Restart {
         /// Who.
@@ -287,7 +296,10 @@ impl FaultPlan {
         let later = self.faults.iter().filter(|other| other.at >= timed.at);
         let undone = later.filter(|other| match (&timed.fault, &other.fault) {
             (
-                Fault::Crash { node } | Fault::TornWrite { node } | Fault::Freeze { node },
+                Fault::Crash { node }
+                | Fault::TornWrite { node }
+                | Fault::Kill { node, .. }
+                | Fault::Freeze { node },
                 Fault::Restart { node: again, .. },
             ) => node == again,
             (Fault::Partition { paths }, Fault::Heal { paths: healed }) => paths == healed,
@@ -341,6 +353,7 @@ impl Fault {
         match self {
             Fault::Crash { node }
             | Fault::TornWrite { node }
+            | Fault::Kill { node, .. }
             | Fault::Restart { node, .. }
             | Fault::Freeze { node }
             | Fault::Slow { node, .. }
@@ -392,6 +405,7 @@ impl Fault {
         match self {
             Fault::Crash { .. } => "crash",
             Fault::TornWrite { .. } => "torn-write",
+            Fault::Kill { .. } => "kill",
             Fault::Restart { .. } => "restart",
             Fault::Freeze { .. } => "freeze",
             Fault::Slow { .. } => "slow",

@@ -1,7 +1,7 @@
 //! Every change of the disk that a coordinator's state makes, gone wrong in every way, one at a time: each write, synchronization, name given
 //! and name taken. Whatever happened, the next life finds the newest acknowledged state, whole.
 //!
-//! STORE-1, STORE-2: pytorch-lightning#688, lean-ctx#954, dddd_trainer#36, CellBender#253, safetensors#414.
+//! STORE-1, STORE-2, VIEW-1: pytorch-lightning#688, lean-ctx#954, dddd_trainer#36, CellBender#253, safetensors#414.
 
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex};
@@ -13,11 +13,12 @@ use tombolo_actors::slab::Pool;
 use tombolo_core::aggregate::{Report, Weight};
 use tombolo_core::coordinator::{Resumed, Weighing};
 use tombolo_core::event::{RoundRecord, RoundState};
-use tombolo_core::ids::{NodeId, Round};
+use tombolo_core::ids::{Epoch, NodeId, Round};
 use tombolo_core::outer;
 use tombolo_core::plan::{OuterKind, OuterPlan};
 use tombolo_core::rng::Rng;
 use tombolo_core::tensor::{Hash, Layout};
+use tombolo_core::view::{Out, View};
 use tombolo_core::wire::Contribution;
 
 const ROUNDS: Round = 7;
@@ -25,8 +26,12 @@ const ROUNDS: Round = 7;
 const EVERY: u64 = 3;
 /// Rounds that end without a commit.
 const ABORTED: [Round; 2] = [3, 6];
+/// Rounds before which the membership changes: the view before each is one less.
+const CHANGES: [Round; 3] = [2, 5, 6];
 /// After this one the coordinator is restarted, whatever else happens.
 const RESTART: Round = 4;
+/// The run.
+const RUN: Hash = Hash([5; 32]);
 
 pub const FAILURES: [Failure; 8] = [
     Failure::Crash(Loss::Nothing),
@@ -194,14 +199,20 @@ struct Promised {
     is_fixed: bool,
     /// Its acknowledged contributions.
     noted: Vec<Contribution>,
+    /// The last view that was acknowledged, or found by a life that loaded it: whoever heard of it goes by it.
+    epoch: Epoch,
+    /// The store is known to be this run's.
+    is_claimed: bool,
 }
 
 impl Promised {
-    fn after(ended: Round) -> Self {
-        Promised {
-            ended,
+    fn ended(&mut self, round: Round) {
+        *self = Promised {
+            ended: round,
+            epoch: self.epoch,
+            is_claimed: self.is_claimed,
             ..Promised::default()
-        }
+        };
     }
 
     fn note(&mut self, contribution: Contribution) {
@@ -241,15 +252,20 @@ impl Run {
         let ended = found.committed.map_or(0, |loaded| loaded.last.record.round);
         let mut promised = self.promised.lock().unwrap();
         if ended > promised.ended {
-            *promised = Promised::after(ended);
+            promised.ended(ended);
         }
+        let epoch = found.view.map_or(0, |view| view.epoch);
+        promised.epoch = promised.epoch.max(epoch);
         Ok((ended, found.open))
     }
 
     /// Runs the rounds that are left, as a coordinator would.
     fn to_the_end(&self) -> Result<(), CheckpointError> {
+        self.store().claim(RUN)?;
+        self.promised.lock().unwrap().is_claimed = true;
         let (ended, mut open) = self.load()?;
         for round in ended + 1..=ROUNDS {
+            self.change_membership(round)?;
             // A round that was interrupted goes on with the weights that it has.
             if open.take().is_none() {
                 self.store().fix(weighing(round))?;
@@ -269,7 +285,7 @@ impl Run {
             } else {
                 self.store().commit(&layout(), &state(round))?;
             }
-            *self.promised.lock().unwrap() = Promised::after(round);
+            self.promised.lock().unwrap().ended(round);
             self.store().retain(round);
             if round == RESTART {
                 self.leave_something_behind()?;
@@ -279,6 +295,23 @@ impl Run {
                 self.load()?;
             }
         }
+        Ok(())
+    }
+
+    /// Writes the view down that is due before a round, once more if it is not known whether it was.
+    fn change_membership(&self, round: Round) -> Result<(), CheckpointError> {
+        let due = CHANGES.iter().position(|before| *before == round);
+        let Some(epoch) = due.map(|nth| nth as Epoch + 2) else {
+            return Ok(());
+        };
+        let mut written = self.store().write_view(&view(epoch));
+        if written.is_err() && !self.disk.has_ended() {
+            // The machine asks again.
+            written = self.store().write_view(&view(epoch));
+        }
+        written?;
+        let mut promised = self.promised.lock().unwrap();
+        promised.epoch = promised.epoch.max(epoch);
         Ok(())
     }
 
@@ -294,9 +327,22 @@ impl Run {
 
     /// Loads, and compares everything with what was promised; gives the last round that ended.
     fn check(&self, replay: &str) -> Round {
-        let before = self.promised.lock().unwrap().ended;
+        let (before, epoch, is_claimed) = {
+            let promised = self.promised.lock().unwrap();
+            (promised.ended, promised.epoch, promised.is_claimed)
+        };
         let found = self.store().load(&layout());
         let found = found.unwrap_or_else(|error| panic!("{replay}: {error}"));
+        // VIEW-1: no number is given twice.
+        let last = found.view.as_ref().map_or(0, |view| view.epoch);
+        assert!(
+            last >= epoch,
+            "{replay}: epoch {epoch} was acknowledged, epoch {last} is found"
+        );
+        let expected = (last > 0).then(|| view(last));
+        assert_eq!(found.view, expected, "{replay}");
+        let run = self.store().probe().unwrap().map(|probe| probe.run);
+        assert!(run == Some(RUN) || run.is_none() && !is_claimed, "{replay}");
         let loaded = found.committed;
         let ended = loaded.as_ref().map_or(0, |found| found.last.record.round);
         assert!(
@@ -459,6 +505,22 @@ fn state(round: Round) -> State {
         tally: tally(round),
         model: slab.freeze(),
         outer: Arc::new(Mutex::new(outer)),
+    }
+}
+
+fn view(epoch: Epoch) -> View {
+    let gate = |domain: &str| {
+        (
+            domain.parse().unwrap(),
+            format!("{domain}/a").parse().unwrap(),
+        )
+    };
+    let out = ("plant/b".parse().unwrap(), Out::Evicted(epoch as u32));
+    View {
+        epoch,
+        coordinator: "hq/a".parse().unwrap(),
+        gateways: ["hq", "plant"].map(gate).into(),
+        out: [out].into(),
     }
 }
 

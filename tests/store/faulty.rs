@@ -34,7 +34,7 @@ pub enum Answer {
     /// "I cannot."
     Unable,
     /// It is done, and the answer is lost.
-    LoseIt,
+    DoInSilence,
     /// No answer at all.
     Hang,
     /// A create replaces.
@@ -84,7 +84,7 @@ impl Faulty {
                 implementer: "faulty".into(),
             }),
             Answer::Hang => std::future::pending().await,
-            Answer::Do | Answer::LoseIt | Answer::Replace => Ok(answer),
+            Answer::Do | Answer::DoInSilence | Answer::Replace => Ok(answer),
         }
     }
 }
@@ -119,7 +119,7 @@ impl ObjectStore for Faulty {
         }
         let put = self.inner.put_opts(location, payload, options).await;
         match answer {
-            Answer::LoseIt => Err(Error::Generic {
+            Answer::DoInSilence => Err(Error::Generic {
                 store: "faulty",
                 source: "connection reset".into(),
             }),

@@ -127,7 +127,7 @@ fn a_create_whose_answer_is_lost_has_happened_once() {
     let store = Faulty::new();
     let mut lost = false;
     store.answers(move |request, _, _| match request {
-        Request::Create if !std::mem::replace(&mut lost, true) => Answer::LoseIt,
+        Request::Create if !std::mem::replace(&mut lost, true) => Answer::DoInSilence,
         _ => Answer::Do,
     });
     let files = files(&store);

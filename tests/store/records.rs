@@ -97,7 +97,7 @@ fn a_record_whose_answer_was_lost_is_known_as_ones_own() {
     let store = store(&objects);
     let mut lost = false;
     objects.answers(move |request, _, _| match request {
-        Request::Create if !std::mem::replace(&mut lost, true) => Answer::LoseIt,
+        Request::Create if !std::mem::replace(&mut lost, true) => Answer::DoInSilence,
         _ => Answer::Do,
     });
     store.commit(&layout(), &state(1)).unwrap();

@@ -36,6 +36,13 @@ node = "hq/gate"
 until = "2s"
 
 [[fault]]
+at = "3s"
+kind = "kill"
+node = "hq/gate"
+changes = 5
+until = "4s"
+
+[[fault]]
 at = "5s"
 kind = "restart"
 node = "plant/c"
@@ -148,10 +155,10 @@ actor = "Aggregate"
 fn a_plan_with_every_kind_and_every_key_is_read_and_written() {
     let harbour = harbour();
     let plan = parse_faults("all", ALL, &harbour).unwrap_or_else(|error| panic!("{error:#}"));
-    assert_eq!(plan.faults.len(), 20);
+    assert_eq!(plan.faults.len(), 21);
     let kinds: std::collections::BTreeSet<&str> =
         plan.faults.iter().map(|timed| timed.fault.kind()).collect();
-    assert_eq!(kinds.len(), 20);
+    assert_eq!(kinds.len(), 21);
     let read = |plan: &FaultPlan| parse_faults("again", &plan.to_toml(), &harbour);
     assert_eq!(read(&plan).unwrap(), plan);
     for seed in 0..50 {

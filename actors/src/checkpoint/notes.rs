@@ -159,6 +159,17 @@ pub(crate) fn is_kept(files: &dyn Files, contribution: &Contribution, term: Epoc
     there > 0 && there == contribution.chunks.len()
 }
 
+/// Empties a [`journal`] that is written anew: a life that died before its note may have left chunks of another contribution there. Blocks.
+pub(crate) fn clear_journal(files: &dyn Files, journal: &str) -> Result<(), CheckpointError> {
+    let chunks = files.list(journal);
+    let chunks = chunks.map_err(|error| files_error(journal, &error))?;
+    if chunks.is_empty() {
+        return Ok(());
+    }
+    let removed = files.remove(journal);
+    removed.map_err(|error| files_error(journal, &error))
+}
+
 /// Writes one chunk of a contribution into its [`journal`]. Blocks.
 pub(crate) fn write_chunk(
     files: &dyn Files,

@@ -70,7 +70,8 @@ impl Store {
             return Err(CheckpointError::Replaces { path });
         }
         match self.probe()? {
-            Some(found) if found == probe => Ok(()),
+            // Perhaps of a life that was killed before it was synchronized.
+            Some(found) if found == probe => self.settle(""),
             Some(_) => Err(damaged(&path, "it is of another run".into())),
             None => Err(CheckpointError::Missing { path }),
         }

@@ -27,6 +27,8 @@ impl Store {
         let Some(name) = names.last() else {
             return Ok(None);
         };
+        // One that a killed process did not live to synchronize counts from here on, so it must stay: no later one may take its number.
+        self.settle("views")?;
         let path = format!("views/{name}");
         let written: Written = json(self.files.as_ref(), &path)?;
         let damaged = |reason: String| CheckpointError::Damaged {
@@ -73,11 +75,10 @@ impl Store {
         match self.files.create(&path, &bytes) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                if json::<Written>(self.files.as_ref(), &path)? == written {
-                    Ok(())
-                } else {
-                    Err(CheckpointError::TakenView(view.epoch))
+                if json::<Written>(self.files.as_ref(), &path)? != written {
+                    return Err(CheckpointError::TakenView(view.epoch));
                 }
+                self.settle("views")
             }
             Err(error) => Err(files_error(&path, &error)),
         }

@@ -156,7 +156,6 @@ impl Coordinator {
             durable.lives
         };
         self.life = life;
-        self.wake += 1;
         (self.model, self.mean, self.bench) = (None, None, None);
         (self.computed, self.fold, self.asked) = (None, None, None);
         self.tally = (0, 0, 0);

@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{Setup, each};
-use crate::checkpoint;
-use crate::env::{Files, Work, work};
+use crate::checkpoint::{self, CheckpointError};
+use crate::env::{Files, OffloadPanicked, Work, work};
 use crate::link::{self, Incoming};
 use crate::shell::Handle;
 use crate::slab::SlabMut;
@@ -192,12 +192,15 @@ pub(super) async fn chunk_of(
 
 async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<(), Trouble> {
     let (contribution, _) = domain;
-    let mut source = source(setup, domain, None).await?;
-    if matches!(source, Source::Kept(..)) {
-        return Ok(());
-    }
+    // Never from the journal: what is there without a note may be of another life of the sender, of the same attempt and size.
+    let mut source = sent(setup, domain, None).await?;
     let env = setup.stage.env.as_ref();
     let journal: Arc<str> = checkpoint::journal(contribution, setup.term.epoch()).into();
+    let (files, cleared) = (env.store(), journal.clone());
+    let cleared = work(env, Work::Bytes(0), move || {
+        checkpoint::clear_journal(files.as_ref(), &cleared)
+    });
+    done(contribution, cleared.await)?;
     let tensors = tensors(setup, contribution);
     for index in 0..contribution.chunks.len() {
         let before = index / tensors * CHUNK_ELEMENTS;
@@ -208,12 +211,20 @@ async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<(), Trouble> 
         let written = work(env, Work::Bytes(bytes as u64), move || {
             checkpoint::write_chunk(files.as_ref(), &journal, index, &pieces)
         });
-        let written = written.await.map_err(|panicked| panicked.to_string());
-        written
-            .and_then(|written| written.map_err(|error| error.to_string()))
-            .map_err(|reason| wrong(contribution, reason))?;
+        done(contribution, written.await)?;
     }
     Ok(())
+}
+
+/// Whether a change of the journal was made.
+fn done(
+    contribution: &Contribution,
+    change: Result<Result<(), CheckpointError>, OffloadPanicked>,
+) -> Result<(), Trouble> {
+    let change = change.map_err(|panicked| panicked.to_string());
+    change
+        .and_then(|change| change.map_err(|error| error.to_string()))
+        .map_err(|reason| wrong(contribution, reason))
 }
 
 /// The journal's copy is of no use: it is not looked at again.
@@ -236,11 +247,8 @@ fn missing(contribution: &Contribution, reason: String) -> Trouble {
 }
 
 /// Where a contribution comes from: the journal, unless its copy is known to be spoilt.
-async fn source(
-    setup: &Setup,
-    (contribution, link): &Domain,
-    spoilt: Option<String>,
-) -> Result<Source, Trouble> {
+async fn source(setup: &Setup, domain: &Domain, spoilt: Option<String>) -> Result<Source, Trouble> {
+    let (contribution, _) = domain;
     let (env, noted) = (setup.stage.env.as_ref(), contribution.clone());
     let (files, term) = (env.store(), setup.term.epoch());
     let kept = work(env, Work::Bytes(0), move || {
@@ -252,6 +260,15 @@ async fn source(
             checkpoint::journal(contribution, setup.term.epoch()).into(),
         ));
     }
+    sent(setup, domain, spoilt).await
+}
+
+/// A contribution as its sender has it; if that fails, `spoilt` is part of the reason.
+async fn sent(
+    setup: &Setup,
+    (contribution, link): &Domain,
+    spoilt: Option<String>,
+) -> Result<Source, Trouble> {
     let object = Object::Contribution(contribution.round, contribution.attempt);
     let blame = |reason: String| {
         let also = spoilt.as_ref().map(|spoilt| format!("{spoilt}; "));
@@ -354,3 +371,6 @@ async fn within<T>(setup: &Setup, future: impl Future<Output = T>) -> Result<T, 
         () = setup.stage.env.sleep(limit) => Err(format!("no progress for {limit:?}")),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,35 +1,12 @@
 //! The link's actor, message by message, on a stage without a network.
 
-use std::marker::PhantomData;
-
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::*;
 use crate::env::Class;
 use crate::shell::{Shell, supervise};
-
-#[expect(
-    dead_code,
-    reason = "shared with the shell's tests, which need all of it"
-)]
-#[path = "../../tests/shell/stand.rs"]
-mod stand;
-
-use stand::{on_one_thread, stage};
-
-/// Takes everything and says nothing.
-struct Deaf<M>(PhantomData<fn(M)>);
-
-impl<M: Send + 'static> Actor for Deaf<M> {
-    type Message = M;
-    const NAME: &'static str = "Deaf";
-
-    fn handle(&mut self, _: M, _: &mut Cx<Self>) {}
-}
-
-fn deaf<M: Send + 'static>(stage: &Stage) -> Handle<M> {
-    supervise(stage, Class::Node, "deaf", |_| Deaf(PhantomData))
-}
+use crate::testing::deaf;
+use crate::testing::stand::{on_one_thread, stage};
 
 /// A link of the coordinator to the gateway of another domain, which dials.
 fn link(stage: Stage) -> (Link, Cx<Link>) {
@@ -90,6 +67,38 @@ fn words_of_another_session_are_dropped() {
         link.handle(Message::Down(2, Trouble::from("cut".to_owned())), &mut cx);
         link.handle(Message::Offered(2, OFFER | 6, object), &mut cx);
         assert!(link.offers.is_empty(), "that session has ended");
+    });
+}
+
+/// Who waits no longer takes up no room, whatever the peer does or does not answer.
+#[test]
+fn a_fetch_that_nobody_waits_for_keeps_no_other_one_out() {
+    on_one_thread(true, async {
+        let (mut link, mut cx) = link(stage().0);
+        begin_session(&mut link, &mut cx, 1);
+        let mut fetch = |object| {
+            let (reply, answer) = Reply::channel();
+            link.handle(Message::Fetch(object, reply), &mut cx);
+            answer
+        };
+        let mut waiting: Vec<_> = (1..=FETCHES_MAX as u64)
+            .map(|round| fetch(Object::Step(round)))
+            .collect();
+        let busy = fetch(Object::Step(90)).try_recv();
+        assert!(matches!(busy, Ok(Err(FetchError::Busy(_)))));
+        waiting.pop();
+        let answer = fetch(Object::Step(91)).try_recv();
+        assert!(matches!(answer, Err(TryRecvError::Empty)), "{answer:?}");
+        drop(waiting);
+        let mut waiting: Vec<_> = (1..=FETCHES_MAX as u64)
+            .map(|round| fetch(Object::Step(round)))
+            .collect();
+        let answers = waiting.iter_mut().map(|answer| answer.try_recv());
+        assert!(
+            answers
+                .into_iter()
+                .all(|answer| matches!(answer, Err(TryRecvError::Empty)))
+        );
     });
 }
 

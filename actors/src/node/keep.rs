@@ -135,7 +135,11 @@ impl Keep {
     /// A node that is killed now trains again.
     pub fn update(&self, made: Made, update: &[f32], state: &[u8]) -> io::Result<()> {
         self.write(UPDATE, made, update, state)?;
-        self.files.remove(TRAINING)
+        if let Err(error) = self.files.remove(TRAINING) {
+            // It is of an order that is done with, so nobody goes on from it.
+            tracing::warn!(%error, "where the training was is still on disk");
+        }
+        Ok(())
     }
 
     /// Writes down where a training is, in place of where it was.
@@ -283,46 +287,8 @@ impl Snapshots for Diary<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-    use std::sync::Mutex;
-
     use super::*;
-
-    #[derive(Default)]
-    struct Memory(Mutex<BTreeMap<String, Vec<u8>>>);
-
-    impl Files for Memory {
-        fn read(&self, path: &str) -> io::Result<Vec<u8>> {
-            let files = self.0.lock().unwrap();
-            files
-                .get(path)
-                .cloned()
-                .ok_or_else(|| io::ErrorKind::NotFound.into())
-        }
-
-        fn replace(&self, path: &str, parts: &[&[u8]]) -> io::Result<()> {
-            let mut files = self.0.lock().unwrap();
-            files.insert(path.to_owned(), parts.concat());
-            Ok(())
-        }
-
-        fn create(&self, path: &str, contents: &[u8]) -> io::Result<()> {
-            self.replace(path, &[contents])
-        }
-
-        fn list(&self, _: &str) -> io::Result<Vec<String>> {
-            Ok(Vec::new())
-        }
-
-        fn remove(&self, path: &str) -> io::Result<()> {
-            self.0.lock().unwrap().remove(path);
-            Ok(())
-        }
-
-        fn settle(&self, _: &str) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::testing::Memory;
 
     fn order(round: Round) -> Order {
         Order {
@@ -359,6 +325,44 @@ mod tests {
         assert_eq!(kept.about, made(6));
         assert_eq!(bytes_of(&kept.elements), bytes_of(&update));
         assert_eq!(kept.state, b"moments\n");
+    }
+
+    /// Files that cannot be removed.
+    #[derive(Default)]
+    struct Stuck(Memory);
+
+    impl Files for Stuck {
+        fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+            self.0.read(path)
+        }
+
+        fn replace(&self, path: &str, parts: &[&[u8]]) -> io::Result<()> {
+            self.0.replace(path, parts)
+        }
+
+        fn create(&self, path: &str, contents: &[u8]) -> io::Result<()> {
+            self.0.create(path, contents)
+        }
+
+        fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+            self.0.list(folder)
+        }
+
+        fn remove(&self, _: &str) -> io::Result<()> {
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
+
+        fn settle(&self, folder: &str) -> io::Result<()> {
+            self.0.settle(folder)
+        }
+    }
+
+    /// What has led to it belongs to an older round, and is not looked at again.
+    #[test]
+    fn an_update_is_on_disk_even_if_the_training_before_it_cannot_be_removed() {
+        let keep = Keep::new(Arc::new(Stuck::default()), Hash([9; 32]));
+        keep.update(made(6), &[1.0], b"").unwrap();
+        assert!(keep.last_update(1).is_some());
     }
 
     #[test]

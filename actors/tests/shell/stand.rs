@@ -3,7 +3,8 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use actix::ActorContext;
@@ -12,7 +13,7 @@ use tokio::sync::Notify;
 use tombolo_actors::env::{
     Bound, Class, Env, Files, LocalFuture, OffloadPanicked, SendFuture, Work,
 };
-use tombolo_actors::shell::{Actor, Census, Cx, Handle, Reply, Stage, pause, supervise};
+use tombolo_actors::shell::{Actor, Alarm, Census, Cx, Handle, Reply, Stage, pause, supervise};
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::{
@@ -37,6 +38,19 @@ pub fn on_one_thread(paused: bool, test: impl Future<Output = ()>) {
 pub struct OneThread {
     start: tokio::time::Instant,
     pub spawned: Mutex<Vec<Class>>,
+    /// Where actors keep files that do.
+    pub files: OnceLock<Arc<dyn Files>>,
+    /// Sleeps that somebody still waits for.
+    pub asleep: Arc<AtomicUsize>,
+}
+
+/// Counts a sleep for as long as it is waited for.
+struct Asleep(Arc<AtomicUsize>);
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Env for OneThread {
@@ -45,7 +59,12 @@ impl Env for OneThread {
     }
 
     fn sleep(&self, span: Duration) -> SendFuture<()> {
-        Box::pin(tokio::time::sleep(span))
+        self.asleep.fetch_add(1, Ordering::Relaxed);
+        let asleep = Asleep(self.asleep.clone());
+        Box::pin(async move {
+            let _asleep = asleep;
+            tokio::time::sleep(span).await;
+        })
     }
 
     fn unix_time(&self) -> u64 {
@@ -83,7 +102,8 @@ impl Env for OneThread {
     }
 
     fn files(&self) -> Arc<dyn Files> {
-        unreachable!("these actors keep no files")
+        let files = self.files.get().cloned();
+        files.expect("these actors keep no files")
     }
 
     fn advertise(&self, _: &NodeId, _: SocketAddr) -> io::Result<()> {
@@ -103,6 +123,8 @@ pub enum Message {
     Toil(u32),
     /// Answer with it.
     Echo(u32, Reply<u32>),
+    /// Write the number down when that span is over, unless it is told another one before.
+    Wake(Duration, u32),
     /// Take nothing more until told.
     Block(Arc<Notify>),
     /// Panic; the question stays without an answer.
@@ -118,6 +140,8 @@ const TOIL: u32 = 300;
 pub struct Puppet {
     notes: Arc<Mutex<Vec<u32>>>,
     gate: Option<Arc<Notify>>,
+    env: Arc<OneThread>,
+    alarm: Alarm,
 }
 
 impl Actor for Puppet {
@@ -140,6 +164,12 @@ impl Actor for Puppet {
                 self.notes.lock().unwrap().push(number);
             }
             Message::Echo(number, reply) => reply.send(number),
+            Message::Wake(span, number) => {
+                let note = move |puppet: &mut Puppet, _: &mut Cx<Self>| {
+                    puppet.notes.lock().unwrap().push(number);
+                };
+                self.alarm.set(cx, self.env.sleep(span), note);
+            }
             Message::Block(gate) => {
                 pause(cx, async move { gate.notified().await }, |_, (), _| {});
             }
@@ -175,6 +205,7 @@ impl Stand {
         let census = stage.census.clone();
         let notes = Arc::new(Mutex::new(Vec::new()));
         let (written, counted) = (notes.clone(), Arc::new(Mutex::new(0)));
+        let clock = env.clone();
         let handle = supervise(&stage, class, "under test", move |_| {
             let mut count = counted.lock().unwrap_or_else(|poison| poison.into_inner());
             *count += 1;
@@ -182,6 +213,8 @@ impl Stand {
             Puppet {
                 notes: written.clone(),
                 gate: gate.clone().filter(|_| *count == 1),
+                env: clock.clone(),
+                alarm: Alarm::default(),
             }
         });
         Stand {
@@ -219,6 +252,8 @@ pub fn stage() -> (Stage, Arc<OneThread>, Arc<Mutex<Vec<Event>>>) {
     let env = Arc::new(OneThread {
         start: tokio::time::Instant::now(),
         spawned: Mutex::default(),
+        files: OnceLock::new(),
+        asleep: Arc::default(),
     });
     let plan = plan();
     let events = Arc::new(Mutex::new(Vec::new()));

@@ -118,19 +118,20 @@ impl Checker {
         self.note(now, format!("{event:?}"));
         self.witness.on_event(local, node, event);
         match event {
-            Event::RoundOpened { round, cohort, .. } => {
+            Event::RoundOpened {
+                round,
+                cohort,
+                epoch,
+                ..
+            } => {
                 self.cohorts.insert(*round, cohort.clone());
                 assert!(!self.outcomes.contains_key(round), "round {round} is over");
                 self.open = Some((*round, local));
-                self.out = self
-                    .views
-                    .last()
-                    .expect("there is a first one")
-                    .out
-                    .keys()
-                    .cloned()
-                    .collect();
+                let view = self.views.get(*epoch as usize - 1);
+                let view = view.expect("VIEW-1: it opens in a view that is written down");
+                self.out = view.out.keys().cloned().collect();
             }
+            Event::EpochChanged { view } => self.out.extend(view.out.keys().cloned()),
             Event::RoundResumed { acknowledged, .. } => {
                 self.resumed += usize::from(!acknowledged.is_empty());
             }
@@ -155,11 +156,13 @@ impl Checker {
         }
     }
 
-    /// The coordinator has written a view down.
-    pub fn on_epoch(&mut self, view: &View) {
+    /// A view was written down. What a life before has begun to write may land late: who it puts out is out once the coordinator finds it.
+    pub fn on_epoch(&mut self, view: &View, by_the_living: bool) {
         let last = self.views.last().expect("there is a first one");
         assert_eq!(view.epoch, last.epoch + 1, "VIEW-1: epochs grow one by one");
-        self.out.extend(view.out.keys().cloned());
+        if by_the_living {
+            self.out.extend(view.out.keys().cloned());
+        }
         self.views.push(view.clone());
     }
 

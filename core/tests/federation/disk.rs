@@ -122,11 +122,11 @@ impl World {
             true => {
                 // What failed may be there all the same.
                 if fails && self.chance(0.5) {
-                    let _ = self.apply(&write);
+                    let _ = self.apply(life, &write);
                 }
                 Err("no space is left".to_owned())
             }
-            false => self.apply(&write),
+            false => self.apply(life, &write),
         };
         let told = match write {
             Write::View(view) => Message::Viewed(view.epoch, result),
@@ -153,7 +153,7 @@ impl World {
     }
 
     /// Makes a write last. Views and outcomes are created if absent, so that nobody decides what somebody else has decided.
-    fn apply(&mut self, write: &Write) -> Result<(), String> {
+    fn apply(&mut self, life: u64, write: &Write) -> Result<(), String> {
         let disk = &mut self.disk;
         let due = disk.committed.ended + 1;
         match write {
@@ -166,7 +166,7 @@ impl World {
                     return Err(format!("view {} is there already", view.epoch));
                 }
                 disk.committed.view = Some(view.clone());
-                self.check.on_epoch(view);
+                self.check.on_epoch(view, life == self.coordinator_life);
             }
             Write::Fix(weighing) if weighing.round == due => {
                 disk.weighing = Some((**weighing).clone());

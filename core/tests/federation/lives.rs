@@ -27,6 +27,7 @@ impl World {
         let (now, seen) = (self.now, Seen::new(&self.plan, id.clone()));
         let node = self.nodes.get_mut(id).expect("it is in the plan");
         (node.alive, node.incarnation, node.origin) = (true, incarnation, (shows, now));
+        node.leaves = false;
         node.shelf.clear();
         node.seen = seen;
         if !with_disk {
@@ -82,6 +83,9 @@ impl World {
             if *id == self.plan.coordinator {
                 self.step_gateway(id, gateway::Message::CoordinatorUp);
             }
+        }
+        if self.nodes[id].leaves {
+            self.step_member(id, member::Message::Leave);
         }
     }
 
@@ -142,6 +146,11 @@ impl World {
         if turn.gateway_moved && !turn.rises {
             self.step_member(id, member::Message::GatewayUp);
         }
+        let node = &self.nodes[id];
+        if node.leaves && node.seen.view().is_out(id) {
+            let departs = Happening::Departs(id.clone(), node.process);
+            self.after(0, 200, departs);
+        }
     }
 
     /// The coordinator's actor starts, or starts again: first it reads what is written down.
@@ -192,6 +201,20 @@ impl World {
             self.coordinator = None;
             self.coordinator_life += 1;
             self.lose_writes();
+        }
+    }
+
+    /// A process that was told to leave ends: it closes its connections, and whom that reaches does not miss it.
+    pub fn depart(&mut self, id: &NodeId) {
+        let reached: Vec<(usize, usize)> = self
+            .links_of(id)
+            .into_iter()
+            .map(|link| (link, 1 - self.links[link].side(id)))
+            .filter(|(link, side)| self.is_heard(*link, 1 - side))
+            .collect();
+        self.crash(id);
+        for (link, side) in reached {
+            self.part(link, side);
         }
     }
 

@@ -271,6 +271,19 @@ impl World {
         known.wanted[side] = Micros::NEVER;
     }
 
+    /// Whether what one side sends reaches the other's process.
+    pub fn is_heard(&self, link: usize, side: usize) -> bool {
+        let known = &self.links[link];
+        let peer = &self.nodes[&known.ends[1 - side]];
+        known.stands && known.blocked[side] == 0 && peer.alive && peer.frozen.is_none()
+    }
+
+    /// The peer has closed the connection and said that it leaves.
+    pub fn part(&mut self, link: usize, side: usize) {
+        self.link_down(link, side);
+        self.watch(link, side, Some(heartbeat::Message::Goodbye));
+    }
+
     fn link_down(&mut self, link: usize, side: usize) {
         if !std::mem::replace(&mut self.links[link].up[side], false) {
             return;
@@ -442,7 +455,14 @@ impl World {
                 Some(Word::Overdue),
                 gateway::Message::MemberOverdue(peer.clone()),
             ),
-            Verdict::Left => return,
+            Verdict::Left => (
+                Event::PeerLeft {
+                    node: of,
+                    peer: about,
+                },
+                Some(Word::Left),
+                gateway::Message::MemberLeaves(peer.clone()),
+            ),
         };
         self.events(&node, vec![event]);
         if verdict == Verdict::Lost {

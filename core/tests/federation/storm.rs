@@ -4,17 +4,23 @@ use std::time::Duration;
 
 use tombolo_core::aggregate::Needs;
 use tombolo_core::ids::NodeId;
+use tombolo_core::member;
 use tombolo_core::plan::{Durability, Plan, Quorum};
 use tombolo_core::rng::Rng;
 
 use crate::samples;
 use crate::world::{Happening, World};
 
+/// How long a node that was told to leave waits until it is out of the view.
+const DRAIN_MS: u64 = 5000;
+
 /// One thing that goes wrong; spans in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
     /// A process ends at once, and another begins on what the disk holds, or on an empty one.
     Crash { node: NodeId, down: u64, disk: bool },
+    /// A node is told to leave: it says so, ends once it is out of the view or its patience is over, and comes back later as the same node.
+    Leave { node: NodeId, down: u64 },
     /// The actor that owns a node's machines panics and is built again.
     Panic { node: NodeId },
     /// The same, of the coordinator's.
@@ -149,7 +155,7 @@ fn fault(rng: &mut Rng, plan: &Plan) -> Fault {
     };
     let peers = plan.peers(&node);
     let peer = peers[rng.below(peers.len() as u64) as usize].clone();
-    match rng.below(20) {
+    match rng.below(21) {
         0..=3 => Fault::Crash {
             disk: node == plan.coordinator || rng.below(3) > 0,
             node,
@@ -206,6 +212,8 @@ fn fault(rng: &mut Rng, plan: &Plan) -> Fault {
             span: span.min(1_500),
         },
         18 => Fault::CoordinatorPanics,
+        // A coordinator that is told to leave ends the run.
+        19 if node != plan.coordinator => Fault::Leave { node, down: span },
         _ => Fault::ClockStep,
     }
 }
@@ -223,6 +231,19 @@ impl World {
                 self.crash(node);
                 let (node, down) = (node.clone(), *down);
                 return self.after(down, down, Happening::Boot(node, *disk));
+            }
+            Fault::Leave { node, down } => {
+                let entry = self.nodes.get_mut(node).expect("it is in the plan");
+                if entry.alive && entry.frozen.is_none() && !entry.leaves {
+                    entry.leaves = true;
+                    let (node, process) = (node.clone(), entry.process);
+                    self.step_member(&node, member::Message::Leave);
+                    let departs = Happening::Departs(node.clone(), process);
+                    self.after(DRAIN_MS, DRAIN_MS, departs);
+                    let down = DRAIN_MS + down;
+                    self.after(down, down, Happening::Boot(node, true));
+                }
+                return;
             }
             Fault::Panic { node } => {
                 if self.nodes[node].alive {
@@ -346,6 +367,9 @@ impl World {
         }
         let nodes: Vec<NodeId> = self.nodes.keys().cloned().collect();
         for node in nodes {
+            if self.nodes[&node].leaves {
+                self.depart(&node);
+            }
             self.nodes.get_mut(&node).expect("it is in the plan").slow = false;
             self.after(0, 1, Happening::Thaw(node.clone()));
             self.after(0, 100, Happening::Boot(node, true));

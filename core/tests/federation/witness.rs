@@ -206,7 +206,14 @@ impl Witness {
         let latest = open.deadline + self.plan.round.close_limit;
         // The store may be slow; what is begun to be written is written to the end. And who is stopped can do nothing.
         let written = latest + Duration::from_millis(2_500) + open.stopped;
-        assert!(now <= written, "ROUND-6: opened {:?}", open.opened);
+        assert!(
+            now <= written,
+            "ROUND-6: round {round} opened at {:?}, its deadline was {:?}, its outcome due by {written:?} ({:?} of it for a stopped coordinator), \
+             and was recorded at {now:?}: {record:?}",
+            open.opened,
+            open.deadline,
+            open.stopped
+        );
         for node in counted {
             assert!(!open.out.contains(node), "ROUND-4: {node} was put out");
             assert!(open.cohort.contains(node), "ROUND-4: {node} was not asked");

@@ -70,6 +70,7 @@ pub enum Happening {
     Written(u64),
     Boot(NodeId, bool),
     Thaw(NodeId),
+    Departs(NodeId, u64),
     Fault(usize),
     Over(Fault),
     StormEnds,
@@ -87,6 +88,8 @@ pub struct Node {
     /// Since when it is stopped.
     pub frozen: Option<Micros>,
     pub slow: bool,
+    /// It was told to leave.
+    pub leaves: bool,
     pub backlog: VecDeque<Happening>,
     pub seen: Seen,
     pub member: Option<Member>,
@@ -144,6 +147,7 @@ impl World {
             origin: Default::default(),
             frozen: None,
             slow: false,
+            leaves: false,
             backlog: VecDeque::new(),
             seen: Seen::new(&plan, id.clone()),
             member: None,
@@ -276,10 +280,17 @@ impl World {
             Happening::Own(node, ..)
             | Happening::Work(node, ..)
             | Happening::Labour(node, ..)
+            | Happening::Departs(node, _)
             | Happening::GatewayWake(node, _) => node.clone(),
             Happening::Coordinator(..) | Happening::Load(_) | Happening::Wake(..) => {
                 self.plan.coordinator.clone()
             }
+            // Who is stopped panics when it goes on.
+            Happening::Fault(index) => match &self.faults[*index].1 {
+                Fault::Panic { node } => node.clone(),
+                Fault::CoordinatorPanics => self.plan.coordinator.clone(),
+                _ => return None,
+            },
             _ => return None,
         })
     }
@@ -318,6 +329,9 @@ impl World {
             Happening::Written(write) => self.written(write),
             Happening::Boot(node, with_disk) => self.boot(&node, with_disk),
             Happening::Thaw(node) => self.thaw(&node),
+            Happening::Departs(node, process) if self.nodes[&node].process == process => {
+                self.depart(&node);
+            }
             Happening::Fault(index) => {
                 let fault = self.faults[index].1.clone();
                 self.strike(fault);

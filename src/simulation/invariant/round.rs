@@ -25,8 +25,10 @@ pub(super) struct Rounds {
     out: BTreeSet<NodeId>,
     /// The epochs in which the open round was opened; more than one if the coordinator was restarted meanwhile.
     epochs: BTreeSet<(Round, Epoch)>,
-    /// How many times as slow the coordinator is.
-    slowness: f64,
+    /// How many times as slow the coordinator is, by each fault in force.
+    factors: Vec<f64>,
+    /// How many times as slow it was at most since the open round began.
+    slowest: f64,
 }
 
 struct Open {
@@ -60,6 +62,7 @@ impl Rounds {
                 cx.violated("ROUND-4", what);
             }
         }
+        self.slowest = self.slowness();
         self.open = Some(open);
     }
 
@@ -153,12 +156,17 @@ impl Rounds {
         }
         let limit = open.deadline + cx.plan.round.close_limit;
         // What the coordinator still has to write once its limit has passed is not waiting.
-        let writing = slack(limit).mul_f64(self.slowness.max(1.0));
+        let writing = slack(limit).mul_f64(self.slowest.max(1.0));
         let lived = open.lived(cx.at);
         if lived > limit + writing {
             let what = format!("round {round} took {lived:?}, its limit is {limit:?}");
             cx.violated("ROUND-6", what);
         }
+    }
+
+    /// Faults that overlap multiply.
+    fn slowness(&self) -> f64 {
+        self.factors.iter().product()
     }
 
     /// Whether the coordinator stands still changes how long a round has lasted for it.
@@ -255,12 +263,17 @@ impl Law for Rounds {
         if let Fault::Slow { node, factor } = fault
             && *node == cx.plan.coordinator.as_str()
         {
-            let factor = match phase {
-                Phase::Begins => *factor,
-                // It counts until the round that felt it is over; a later one is slow by what still lasts, and that is not less than 1.
-                Phase::Ends => self.slowness,
-            };
-            self.slowness = self.slowness.max(factor);
+            match phase {
+                Phase::Begins => self.factors.push(*factor),
+                Phase::Ends => {
+                    let ended = self.factors.iter().position(|known| known == factor);
+                    if let Some(ended) = ended {
+                        self.factors.swap_remove(ended);
+                    }
+                }
+            }
+            // A round that has felt it may be late to its end, the next one may not.
+            self.slowest = self.slowest.max(self.slowness());
         }
     }
 }

@@ -275,6 +275,32 @@ fn a_round_ends_once_and_in_time() {
         let excused = still == "hq/gate";
         assert_eq!(stand.broken().is_empty(), excused, "{still}");
     }
+    // Nor does what a slow one still has to write; one that is slow no more has no such excuse.
+    let (slow_twice, others) = (slow("hq/gate", 2.0), slow("plant/c", 40.0));
+    for (before, within, excused) in [
+        (vec![&slow_twice, &slow_twice], vec![], true),
+        (vec![&slow_twice], vec![&slow_twice], true),
+        (vec![&slow_twice], vec![], false),
+        (vec![&others], vec![&others], false),
+    ] {
+        let mut stand = Stand::new();
+        for fault in &before {
+            stand.fault((*fault).clone(), Phase::Begins);
+        }
+        stand.round(1);
+        for fault in &within {
+            stand.fault((*fault).clone(), Phase::Begins);
+        }
+        for fault in before.iter().chain(&within) {
+            stand.fault((*fault).clone(), Phase::Ends);
+        }
+        stand.pass(secs(18)).end(record(1));
+        let broken = stand.broken();
+        assert_eq!(broken.is_empty(), excused, "{before:?}, {within:?}");
+        // The next round is another one.
+        stand.round(2).pass(secs(17)).end(record(2));
+        assert_eq!(stand.broken(), ["ROUND-6"]);
+    }
     let mut without_reason = degraded(1, &["hq/gate"], &["hq/a", "plant/gate", "plant/c"]);
     without_reason.reason.clear();
     assert_eq!(

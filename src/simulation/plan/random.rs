@@ -27,12 +27,16 @@ impl Default for Dose {
 }
 
 /// The kinds, and how often each is drawn among the others.
-const KINDS: [(u64, Draw); 18] = [
+const KINDS: [(u64, Draw); 19] = [
     (6, |rng, plan| Fault::Crash {
         node: any(rng, plan),
     }),
     (3, |rng, plan| Fault::TornWrite {
         node: any(rng, plan),
+    }),
+    (3, |rng, plan| Fault::Kill {
+        node: any(rng, plan),
+        changes: rng.below(KILL_CHANGES_MAX),
     }),
     (3, |rng, plan| Fault::Restart {
         node: any(rng, plan),
@@ -95,6 +99,9 @@ const KINDS: [(u64, Draw); 18] = [
     }),
     (5, panic),
 ];
+
+/// Changes of the disk that a killed process may still make: as many as a coordinator makes in a round or two.
+const KILL_CHANGES_MAX: u64 = 64;
 
 type Draw = fn(&mut Rng, &Plan) -> Fault;
 

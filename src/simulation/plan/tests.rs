@@ -42,6 +42,7 @@ pub fn each() -> FaultPlan {
     let windows = [
         crash("hq/a"),
         torn_write("hq/gate"),
+        kill("hq/gate", 5),
         freeze("plant/c"),
         slow("plant/c", 2.5),
         partition(a, b),

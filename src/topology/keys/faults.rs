@@ -22,9 +22,10 @@ const fn kind(
     FaultKind { name, needs, takes }
 }
 
-pub(in crate::topology) static KINDS: [FaultKind; 20] = [
+pub(in crate::topology) static KINDS: [FaultKind; 21] = [
     kind("crash", &["node"], &["until"]),
     kind("torn-write", &["node"], &["until"]),
+    kind("kill", &["node"], &["changes", "until"]),
     kind("restart", &["node"], &["without_disk"]),
     kind("freeze", &["node"], &["until"]),
     kind("slow", &["node", "factor"], &["until"]),
@@ -79,6 +80,7 @@ static FAULT: Table = Table {
             .words(&[
                 "crash",
                 "torn-write",
+                "kill",
                 "restart",
                 "freeze",
                 "slow",
@@ -115,6 +117,11 @@ static FAULT: Table = Table {
             "without_disk",
             Flag,
             "Whether it starts with an empty disk.",
+        ),
+        key(
+            "changes",
+            Whole(0, 1_000_000),
+            "How many changes of its disk it still makes.",
         ),
         key(
             "factor",

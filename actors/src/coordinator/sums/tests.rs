@@ -1,0 +1,72 @@
+//! What is in the journal once a contribution is acknowledged.
+
+use super::*;
+use crate::checkpoint::Term;
+use crate::link::Shelf;
+use crate::slab::Pool;
+use crate::testing::stand::{on_one_thread, stage};
+use crate::testing::{Memory, deaf};
+use tombolo_core::ids::NodeId;
+use tombolo_core::tensor::Layout;
+
+/// A coordinator whose own domain's contribution is on the shelf.
+fn setup(files: Arc<Memory>, sent: &'static [u8]) -> Setup {
+    let (stage, env, _) = stage();
+    assert!(env.files.set(files).is_ok());
+    let shelf = Shelf::default();
+    shelf.put(Object::Contribution(3, 0), Bytes::from_static(sent));
+    Setup {
+        run: Hash([1; 32]),
+        layout: Layout::new([("weight", vec![sent.len() / 4])]).unwrap(),
+        trainer: Arc::new(|_: &NodeId| Err("nobody trains here".into())),
+        shelf,
+        pool: Pool::default(),
+        node: deaf(&stage),
+        aggregate: deaf(&stage),
+        checkpoint: deaf(&stage),
+        term: Term::default(),
+        links: BTreeMap::new(),
+        wires: BTreeMap::new(),
+        board: Arc::default(),
+        durable: Arc::default(),
+        stage,
+    }
+}
+
+fn contribution(sent: &[u8]) -> Contribution {
+    Contribution {
+        round: 3,
+        epoch: 1,
+        attempt: 0,
+        domain: "hq".parse().unwrap(),
+        members: vec!["hq/a".parse().unwrap()],
+        weight: 10.0,
+        exponent: 3,
+        chunks: vec![Hash::of_bytes(sent)],
+        encoding: Encoding::default(),
+    }
+}
+
+/// A coordinator that died between the journal and the note leaves bytes behind that nobody was promised. If the gateway died, too, the next
+/// contribution of that attempt is another one, and the journal has to hold that.
+#[test]
+fn the_journal_holds_what_is_acknowledged_and_not_what_was_there_before() {
+    const SENT: &[u8] = &[0, 0, 128, 63, 0, 0, 0, 64];
+    let before: [&[&[u8]]; 4] = [&[&[7; 8]], &[&[7; 8], &[7; 8]], &[&SENT[..4]], &[]];
+    for left in before {
+        on_one_thread(true, async {
+            let (files, contribution) = (Arc::new(Memory::default()), contribution(SENT));
+            let setup = setup(files.clone(), SENT);
+            let journal = checkpoint::journal(&contribution, 0);
+            for (index, left) in left.iter().enumerate() {
+                let left = [Bytes::copy_from_slice(left)];
+                checkpoint::write_chunk(files.as_ref(), &journal, index, &left).unwrap();
+            }
+            let written = write_down(&setup, &(contribution.clone(), None)).await;
+            assert_eq!(written, Ok(()));
+            assert!(checkpoint::is_kept(files.as_ref(), &contribution, 0));
+            let kept = checkpoint::read_chunk(files.as_ref(), &journal, 0);
+            assert_eq!(kept.unwrap(), SENT, "there was {left:?}");
+        });
+    }
+}
