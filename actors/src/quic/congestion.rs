@@ -224,7 +224,7 @@ mod tests {
             later.choose(Law::Cubic);
             controller.on_sent(now, 1452, 1);
             let direct = Arc::new(Fixed(chosen)).build(now, 1452);
-            assert_eq!(law(&*controller).type_id(), law(&*direct).type_id());
+            assert_eq!((*law(&*controller)).type_id(), (*law(&*direct)).type_id());
             assert_eq!(controller.window(), direct.window());
         }
     }
