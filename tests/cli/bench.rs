@@ -1,5 +1,7 @@
 //! What `bench` prints, and that it looks at results. Of seconds nothing is asked: they belong to the machine.
 
+use std::process::Command;
+
 use serde_json::Value;
 
 use crate::fixture::{Output, Workspace};
@@ -104,5 +106,28 @@ fn people_get_a_table_and_what_cannot_be_is_refused_by_name() {
     ] {
         let output = workspace.run(command).expect(2);
         assert!(output.errors().contains(name), "{output:#?}");
+    }
+}
+
+/// Prints what it finds as lines of JSON, for `docs/RESULTS.md`: `TOMBOLO_ELEMENTS=25600000` asks for more than a change needs.
+#[test]
+fn rounds_and_codecs_of_this_machine_are_told_and_all_are_right() {
+    let elements = std::env::var("TOMBOLO_ELEMENTS").unwrap_or_else(|_| "20000".into());
+    let rounds = [2, 4, 8].map(|nodes| format!("round --rounds 3 --nodes {nodes}"));
+    for what in rounds.into_iter().chain(["codec".into()]) {
+        // Nothing is said before all of it is measured, which may be longer than a test is patient with a silent process.
+        let output = Command::new(env!("CARGO_BIN_EXE_tombolo"))
+            .arg("bench")
+            .args(what.split_whitespace())
+            .args(["--elements", &elements, "--format", "json"])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{what}: {output:#?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        for line in text.lines() {
+            let line: Value = serde_json::from_str(line).unwrap();
+            assert_eq!(line["ok"], true, "{line}");
+            println!("{line}");
+        }
     }
 }

@@ -135,6 +135,14 @@ const PROOFS: &[Proof] = &[
         variables: &[("TOMBOLO_CLIENTS", "500")],
         profiles: Profiles::Release,
     },
+    Proof {
+        name: "bench",
+        shows: "Rounds without training over loopback QUIC and TLS, and codecs on one thread, each beside a limit of the same run: every result is right.",
+        target: &["--test", "cli"],
+        test: "bench::rounds_and_codecs_of_this_machine_are_told_and_all_are_right",
+        variables: &[("TOMBOLO_ELEMENTS", "25600000")],
+        profiles: Profiles::Release,
+    },
 ];
 
 /// Says what there is.
