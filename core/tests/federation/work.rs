@@ -497,7 +497,10 @@ impl World {
         let may_come = |node: &NodeId| {
             let gateway = before.gateway(&node.domain()).expect("it is in the plan");
             let reached = gateway.domain() == own.domain()
-                || (self.is_up(own, gateway) && !before.is_out(gateway));
+                // Who said goodbye may still be linked; its domain has nobody who would hand on a word.
+                || (self.is_up(own, gateway)
+                    && !before.is_out(gateway)
+                    && membership.is_expected(gateway, now));
             membership.is_expected(node, now) && reached
         };
         let nodes = self.nodes.keys().filter(|node| may_come(node));
