@@ -129,8 +129,8 @@ impl Codec {
     pub fn compressor(self) -> Box<dyn Compressor> {
         match self {
             Codec::None => Box::new(raw::Raw),
-            Codec::Fp16 => Box::new(halves::Fp16),
-            Codec::Bf16 => Box::new(halves::Bf16),
+            Codec::Fp16 => Box::new(halves::Halves::FP16),
+            Codec::Bf16 => Box::new(halves::Halves::BF16),
             Codec::Int8 => Box::new(int8::Int8),
             Codec::TopK { share, halves } => Box::new(sparse::TopK { share, halves }),
         }

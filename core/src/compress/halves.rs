@@ -5,35 +5,32 @@ use super::{Codec, CodecError, Compressor, Decoder, Encoded, Kernels};
 use crate::fold::BLOCK;
 use crate::wire::CHUNK_ELEMENTS;
 
-pub(super) struct Fp16;
-
-pub(super) struct Bf16;
-
-impl Compressor for Fp16 {
-    fn encode(&self, kernels: Kernels, values: &[f32], encoded: &mut Encoded) {
-        encode(values, encoded, |block, bits| kernels.to_f16(block, bits));
-    }
-
-    fn bytes_max(&self, elements: usize) -> usize {
-        elements.saturating_mul(2)
-    }
-
-    fn decoder<'a>(
-        &self,
-        bytes: &'a [u8],
-        elements: usize,
-    ) -> Result<Box<dyn Decoder + 'a>, CodecError> {
-        fixed(Codec::Fp16, bytes, elements, elements.saturating_mul(2))?;
-        Ok(Box::new(Reader {
-            left: bytes.as_chunks().0,
-            widen: Kernels::widen_f16,
-        }))
-    }
+/// One of the two formats.
+pub(super) struct Halves {
+    codec: Codec,
+    narrow: fn(Kernels, &[f32], &mut [u16]),
+    widen: fn(Kernels, &[u16], &mut [f32]),
 }
 
-impl Compressor for Bf16 {
+impl Halves {
+    pub(super) const FP16: Halves = Halves {
+        codec: Codec::Fp16,
+        narrow: Kernels::to_f16,
+        widen: Kernels::widen_f16,
+    };
+
+    pub(super) const BF16: Halves = Halves {
+        codec: Codec::Bf16,
+        narrow: Kernels::to_bf16,
+        widen: Kernels::widen_bf16,
+    };
+}
+
+impl Compressor for Halves {
     fn encode(&self, kernels: Kernels, values: &[f32], encoded: &mut Encoded) {
-        encode(values, encoded, |block, bits| kernels.to_bf16(block, bits));
+        encode(values, encoded, |block, bits| {
+            (self.narrow)(kernels, block, bits)
+        });
     }
 
     fn bytes_max(&self, elements: usize) -> usize {
@@ -45,10 +42,10 @@ impl Compressor for Bf16 {
         bytes: &'a [u8],
         elements: usize,
     ) -> Result<Box<dyn Decoder + 'a>, CodecError> {
-        fixed(Codec::Bf16, bytes, elements, elements.saturating_mul(2))?;
+        fixed(self.codec, bytes, elements, self.bytes_max(elements))?;
         Ok(Box::new(Reader {
             left: bytes.as_chunks().0,
-            widen: Kernels::widen_bf16,
+            widen: self.widen,
         }))
     }
 }
