@@ -17,7 +17,7 @@ use tombolo_core::compress::{Codec, Encoded, Kernels, feedback};
 use tombolo_core::event::Event;
 use tombolo_core::fold;
 use tombolo_core::gateway::{Collect, Gather, Parcel};
-use tombolo_core::ids::NodeId;
+use tombolo_core::ids::{Epoch, NodeId, Round};
 use tombolo_core::tensor::Hash;
 use tombolo_core::text::Text;
 use tombolo_core::wire::{
@@ -175,12 +175,7 @@ impl Bench {
     }
 
     fn measures(&mut self, measure: &Measure) -> Result<Vec<SliceMeasure>, String> {
-        let header = RegionHeader {
-            epoch: measure.epoch,
-            round: measure.round,
-            attempt: 0,
-            token: 0,
-        };
+        let header = exported(measure.epoch, measure.round);
         self.readers.expect(&measure.region, header)?;
         let mut measures = Vec::with_capacity(measure.slices.len());
         for &slice in &measure.slices {
@@ -216,17 +211,7 @@ impl Bench {
 
     fn folds(&mut self, fold: &Fold) -> Result<RegionRef, (NodeId, String)> {
         let own = self.node.clone();
-        let header = RegionHeader {
-            epoch: fold.epoch,
-            round: fold.round,
-            attempt: 0,
-            token: 0,
-        };
-        for term in &fold.terms {
-            self.readers
-                .expect(&term.region, header)
-                .map_err(|reason| (term.node.clone(), reason))?;
-        }
+        self.expect_all(&fold.terms, exported(fold.epoch, fold.round))?;
         let elements = self.slices.last().map_or(0, |last| last.end);
         let mut output = match self.output.take() {
             Some(output) => output,
@@ -344,20 +329,18 @@ impl Bench {
         Ok((Bytes::from(encoded.take()), parcel))
     }
 
+    /// Refuses a term whose region holds anything else.
+    fn expect_all(&mut self, terms: &[Term], header: RegionHeader) -> Result<(), (NodeId, String)> {
+        terms.iter().try_for_each(|term| {
+            let expected = self.readers.expect(&term.region, header);
+            expected.map_err(|reason| (term.node.clone(), reason))
+        })
+    }
+
     /// Every update, clipped: the first chunk of each in turn, then the second of each. Verified slice by slice, as it is for a fold.
     fn collect(&mut self, collect: &Collect) -> Gathered {
         let elements = self.slices.last().map_or(0, |last| last.end);
-        let header = RegionHeader {
-            epoch: collect.epoch,
-            round: collect.round,
-            attempt: 0,
-            token: 0,
-        };
-        for term in &collect.terms {
-            self.readers
-                .expect(&term.region, header)
-                .map_err(|reason| (term.node.clone(), reason))?;
-        }
+        self.expect_all(&collect.terms, exported(collect.epoch, collect.round))?;
         let mut updates = self.pool.take(elements * collect.terms.len());
         let mut hashers = vec![blake3::Hasher::new(); collect.terms.len()];
         let (mut left, mut hashes) = (&mut updates[..], Vec::new());
@@ -413,6 +396,16 @@ impl Bench {
 /// What of a slice lies in a chunk.
 fn shared(slice: &Range<usize>, chunk: &Range<usize>) -> Range<usize> {
     slice.start.max(chunk.start)..slice.end.min(chunk.end)
+}
+
+/// What stands in front of an update that was exported for a round.
+fn exported(epoch: Epoch, round: Round) -> RegionHeader {
+    RegionHeader {
+        epoch,
+        round,
+        attempt: 0,
+        token: 0,
+    }
 }
 
 /// A range in pieces of one READ.
