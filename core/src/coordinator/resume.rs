@@ -78,8 +78,15 @@ impl Coordinator {
             acknowledged: current.noted.keys().cloned().collect(),
             asked_again: current.away.iter().cloned().collect(),
         });
-        // Who was put out since is in no sum that was noted.
         let out: Vec<NodeId> = self.view().out.keys().cloned().collect();
+        if let Some(current) = &mut self.current {
+            // Nobody is put out whose update is in a sum that is known to be noted; but a note of a life before may have landed after that.
+            // Its domain folds again without them.
+            let holds = |sum: &Contribution| sum.members.iter().any(|node| out.contains(node));
+            current.noted.retain(|_, sum| !holds(sum));
+            let noted = &current.noted;
+            current.away.retain(|domain| noted.contains_key(domain));
+        }
         out.iter().for_each(|node| self.take_out(node));
     }
 }

@@ -260,6 +260,36 @@ fn notes_of_another_round_or_model_are_not_gone_on_from() {
 // ---- helpers ----
 
 /// Everybody was weighed when the life before ended.
+/// A note of one life may land after the next has put a member out (an object store's late write). ROUND-4 holds for it, too.
+#[test]
+fn a_noted_sum_that_holds_somebody_who_is_out_is_made_again_without_them() {
+    let plan = plan(&[1, 2]);
+    let mut view = View::first(&plan);
+    view.epoch = 2;
+    view.out.insert(n("d1/n1"), crate::view::Out::Left);
+    let sum = |members: &[&str]| Noted {
+        contribution: contribution(1, 0, members),
+        kept: true,
+    };
+    for (members, stands) in [(&["d1/n0", "d1/n1"][..], false), (&["d1/n0"][..], true)] {
+        let resumed = Resumed {
+            weighing: fixed(&["d0/n0", "d1/n0", "d1/n1"]),
+            noted: vec![sum(members)],
+        };
+        let committed = Committed {
+            view: Some(view.clone()),
+            ..loaded(0)
+        };
+        let mut run = Run::new(plan.clone());
+        run.tell(join());
+        run.tell(Message::Start(Box::new(committed), Some(Box::new(resumed))));
+        let known = run.machine.current.as_ref().unwrap();
+        assert_eq!(known.noted.contains_key(&d(1)), stands, "{members:?}");
+        assert!(known.away.is_empty());
+        assert!(!known.cohort.contains(&n("d1/n1")));
+    }
+}
+
 fn resumed(sizes: &[usize], noted: &[Noted]) -> Run {
     resumed_with(plan(sizes), noted)
 }
