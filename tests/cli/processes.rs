@@ -1,8 +1,9 @@
 //! One process a node: who dies, and who notices.
 
 use rustix::process::Signal;
+use serde_json::Value;
 
-use crate::fixture::{Workspace, kill, pinned, process_of};
+use crate::fixture::{Process, Workspace, kill, pinned, process_of};
 
 /// Endless, with a default quorum and a heartbeat that notices soon.
 fn endless() -> String {
@@ -10,6 +11,32 @@ fn endless() -> String {
         + "\n[heartbeat]\nevery = \"100ms\"\nretry = [\"50ms\", \"50ms\", \"50ms\"]\n";
     assert!(text.contains("grace"));
     text
+}
+
+/// Every link that status shows.
+fn links(workspace: &Workspace) -> Vec<Value> {
+    let output = workspace.run("status topology.toml");
+    let statuses = output.events("status").into_iter();
+    let links = statuses.filter_map(|status| status["links"].as_array().cloned());
+    links.flatten().collect()
+}
+
+fn is_of(link: &Value, node: &str, peer: &str) -> bool {
+    link["node"] == node && link["peer"] == peer
+}
+
+/// Waits until both have heard of each other: nobody is missed before the first contact, and members meet while rounds go on.
+fn until_met(run: &mut Process, workspace: &Workspace, one: &str, other: &str) {
+    for rounds in 1..400 {
+        let mut links = links(workspace);
+        links.retain(|link| link["rung"] == "alive");
+        let sees = |node, peer| links.iter().any(|link| is_of(link, node, peer));
+        if sees(one, other) && sees(other, one) {
+            return;
+        }
+        run.until_rounds(rounds);
+    }
+    panic!("{one} and {other} have not met");
 }
 
 #[test]
@@ -83,7 +110,9 @@ fn a_stopped_process_suspects_nobody_when_it_goes_on() {
     let workspace = Workspace::new(&format!("{}\n[heartbeat]\n{patience}\n", pinned(900_000)));
     let mut run =
         workspace.start_with("run topology.toml --processes", "tombolo::federation=debug");
-    run.until_rounds(1);
+    for peer in ["plant/gate", "plant/d"] {
+        until_met(&mut run, &workspace, "plant/c", peer);
+    }
     let stopped = process_of(&workspace, "plant/c");
     let said =
         |event: &str, node: &str, peer: &str| format!("{event} {{ node: {node}, peer: {peer}");
@@ -115,18 +144,12 @@ fn a_stopped_process_suspects_nobody_when_it_goes_on() {
 fn status_shows_who_is_missed_and_how_long_it_may_stay_away() {
     let workspace = Workspace::new(&endless());
     let mut run = workspace.start("run topology.toml --processes");
-    run.until_rounds(1);
+    until_met(&mut run, &workspace, "plant/c", "plant/d");
     kill(process_of(&workspace, "plant/d"), Signal::KILL);
     // On a machine that is busy it is long until somebody is missed.
     let missed = (0..2000).find_map(|_| {
-        let output = workspace.run("status topology.toml");
-        let links = output.events("status").into_iter().flat_map(|status| {
-            let links = status["links"].as_array();
-            links.cloned().unwrap_or_default()
-        });
-        let mut missed =
-            links.filter(|link| link["node"] == "plant/c" && link["peer"] == "plant/d");
-        missed.find(|link| link["rung"] == "restoring")
+        let mut links = links(&workspace).into_iter();
+        links.find(|link| is_of(link, "plant/c", "plant/d") && link["rung"] == "restoring")
     });
     let missed = missed.unwrap_or_else(|| panic!("{:#?}", workspace.run("status topology.toml")));
     assert_eq!(missed["state"], "lost");
