@@ -111,6 +111,9 @@ impl Current {
         self.away = away
             .map(|noted| noted.contribution.domain.clone())
             .collect();
+        let members = resumed.noted.iter();
+        let members = members.flat_map(|noted| &noted.contribution.members);
+        self.inherited = members.cloned().collect();
         let noted = resumed.noted.into_iter().map(|noted| noted.contribution);
         self.noted = by(noted, |contribution| contribution.domain.clone());
         if mutants::is("acknowledged-forgotten") {

@@ -54,6 +54,8 @@ pub(super) struct Current {
     pub(super) dropped: BTreeMap<DomainId, String>,
     /// Who was put out of the view while the round was open.
     pub(super) out: BTreeSet<NodeId>,
+    /// Who is in sums that an earlier life had noted: its commit of them may be on its way, whatever has been noted since.
+    pub(super) inherited: BTreeSet<NodeId>,
     pub(super) arrivals: BTreeMap<NodeId, Duration>,
     pub(super) outcome: Option<Outcome>,
 }
@@ -89,6 +91,7 @@ impl Current {
             recall_until: opened,
             dropped: BTreeMap::new(),
             out: BTreeSet::new(),
+            inherited: BTreeSet::new(),
             arrivals: BTreeMap::new(),
             outcome: None,
         }

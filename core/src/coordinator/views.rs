@@ -222,6 +222,9 @@ impl Coordinator {
         if mutants::is("evicted-counts") {
             return true;
         }
+        if current.inherited.contains(node) {
+            return false;
+        }
         let inside = |contributions: &BTreeMap<DomainId, crate::wire::Contribution>| {
             contributions
                 .values()

@@ -257,9 +257,6 @@ fn notes_of_another_round_or_model_are_not_gone_on_from() {
     }
 }
 
-// ---- helpers ----
-
-/// Everybody was weighed when the life before ended.
 /// A note of one life may land after the next has put a member out (an object store's late write). ROUND-4 holds for it, too.
 #[test]
 fn a_noted_sum_that_holds_somebody_who_is_out_is_made_again_without_them() {
@@ -290,10 +287,52 @@ fn a_noted_sum_that_holds_somebody_who_is_out_is_made_again_without_them() {
     }
 }
 
+/// The life before may have been writing its commit of that sum: it would count a node that was put out before it (ROUND-4).
+#[test]
+fn who_is_in_a_sum_of_a_life_before_is_put_out_after_the_round_even_if_the_domain_folds_again_without_them()
+ {
+    let sum = contribution(1, 0, &["d1/n0", "d1/n1"]);
+    let resumed = Resumed {
+        weighing: fixed(&["d0/n0", "d1/n0", "d1/n1"]),
+        noted: vec![Noted {
+            contribution: sum,
+            kept: true,
+        }],
+    };
+    let mut run = Run::new(some(&[1, 2], 2, 2));
+    run.tell(join());
+    run.join(1);
+    run.tell(Message::Start(Box::new(loaded(0)), Some(Box::new(resumed))));
+    run.contribute(1, 1, &["d1/n0"]);
+    run.noted(1, 1);
+    let is_view = |effect: &Effect| matches!(effect, Effect::View(_));
+    let word = Control::Standing {
+        node: n("d1/n1"),
+        word: Word::Left,
+    };
+    let effects = run.domain(1, word);
+    assert!(!effects.iter().any(is_view), "{effects:?}");
+    run.contribute(0, 0, &["d0/n0"]);
+    run.noted(0, 0);
+    run.now = at(5000);
+    run.wake();
+    run.now = at(6000);
+    run.wake();
+    let effects = run.compute(0);
+    assert!(!effects.iter().any(is_view), "{effects:?}");
+    let record = run.last_record();
+    assert_eq!(record.counted, [n("d0/n0"), n("d1/n0")]);
+    let effects = run.tell(Message::Committed(1, Ok(())));
+    assert!(effects.iter().any(is_view), "{effects:?}");
+}
+
+// ---- helpers ----
+
 fn resumed(sizes: &[usize], noted: &[Noted]) -> Run {
     resumed_with(plan(sizes), noted)
 }
 
+/// Everybody was weighed when the life before ended.
 fn resumed_with(plan: Plan, noted: &[Noted]) -> Run {
     let nodes: Vec<NodeId> = plan.nodes().map(|node| node.id.clone()).collect();
     let nodes: Vec<&str> = nodes.iter().map(NodeId::as_str).collect();
