@@ -203,7 +203,8 @@ impl World {
                     self.check.on_commit(due, *hash);
                 }
             }
-            // Of a round that is over: nobody will ask for it.
+            // Of a round that is over, which a life that has begun before it was may not know yet: nobody will ask for it.
+            Write::Fix(weighing) if life == self.coordinator_life => self.check.on_fixed(weighing),
             Write::Fix(_) | Write::Note(..) => {}
         }
         Ok(())
