@@ -587,6 +587,7 @@ impl Machine for Coordinator {
                 self.membership = Membership::new(&self.plan, view, cx.now());
                 self.committed = Some(*committed);
                 self.resumed = resumed.map(|resumed| *resumed);
+                self.judge_domains();
                 // This node judges by it who may say what to its coordinator.
                 self.send_view(cx, &self.me);
                 self.check_ending(cx);

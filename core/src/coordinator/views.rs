@@ -12,7 +12,7 @@ use crate::ids::{DomainId, Epoch, NodeId};
 use crate::machine::Context;
 use crate::membership::Word;
 use crate::mutants;
-use crate::plan::Durability;
+use crate::plan::{Durability, Quorum};
 use crate::text::Text;
 use crate::time::Micros;
 use crate::view::{Out, View};
@@ -155,6 +155,15 @@ impl Coordinator {
         });
     }
 
+    /// Which domains are lost by the view that has just come to hold: what was heard before may be of gateways that are none any more.
+    pub(super) fn judge_domains(&mut self) {
+        let view = self.membership.view();
+        for (domain, entry) in &mut self.domains {
+            let gateway = view.gateway(domain);
+            entry.lost = gateway.is_some_and(|gateway| self.reach.get(gateway) == Some(&false));
+        }
+    }
+
     /// Lost gateways and who succeeds them: the next one of the list, from the top again, that can be reached.
     fn successors(&self) -> BTreeMap<DomainId, NodeId> {
         let mut successors = BTreeMap::new();
@@ -190,9 +199,7 @@ impl Coordinator {
             return;
         }
         let now = cx.now();
-        let living = self.plan.nodes().map(|node| &node.id);
-        let living = living.filter(|node| self.may_come(node, now));
-        let scarce = !could_meet(&self.plan, living);
+        let scarce = self.is_scarce(now);
         let next = self.membership.next(
             now,
             &self.successors(),
@@ -330,6 +337,28 @@ impl Coordinator {
             current.weights.retain(|weight| weight.node != *node);
             current.out.insert(node.clone());
         }
+    }
+
+    /// Whether there is no quorum without those who are out.
+    fn is_scarce(&self, now: Micros) -> bool {
+        let led = |node: &&NodeId| self.is_led(&node.domain());
+        let nodes = || self.plan.nodes().map(|node| &node.id);
+        if self.plan.round.quorum == Quorum::All {
+            // Whoever is in the view is asked, and must answer.
+            let mut asked = nodes().filter(|node| !self.view().is_out(node));
+            if !asked.all(|node| led(&node)) {
+                return true;
+            }
+        }
+        let living = nodes().filter(led);
+        let living = living.filter(|node| self.may_come(node, now));
+        !could_meet(&self.plan, living)
+    }
+
+    /// Whether a domain has a gateway that is not out: its nodes are as good as out without one.
+    fn is_led(&self, domain: &DomainId) -> bool {
+        let gateway = self.view().gateway(domain);
+        gateway.is_some_and(|gateway| !self.view().is_out(gateway) || self.is_own(gateway))
     }
 
     /// Whether word of a node may still come.

@@ -417,9 +417,11 @@ fn judge(world: &World) {
     let deadline = world.check.deadline;
     let first = after.find(|(_, (_, state))| *state != RoundState::Aborted);
     let (round, (at, _)) = first.expect("ROUND-7: no round commits after the storm");
+    let outcomes = world.check.outcomes.iter();
+    let since: Vec<_> = outcomes.filter(|(_, (at, _))| *at > well).take(5).collect();
     assert!(
         *at <= well + deadline * 2,
-        "ROUND-7: round {round} at {at:?}"
+        "ROUND-7: round {round} at {at:?}, all is well since {well:?}; outcomes: {since:?}"
     );
     // What was committed long before the end is where it belongs.
     let old = world.now - Duration::from_secs(8);

@@ -7,7 +7,7 @@ use tombolo_core::coordinator::{Effect, FoldError, Message, Outcome};
 use tombolo_core::gateway::{self, Collect, Gather};
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::member::{self, Export};
-use tombolo_core::plan::Durability;
+use tombolo_core::plan::{Durability, Quorum};
 use tombolo_core::tensor::Hash;
 use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trained;
@@ -492,6 +492,15 @@ impl World {
         let back = before.out.keys().filter(|node| !view.is_out(node));
         let early: Vec<&NodeId> = back.filter(|node| cools(node)).collect();
         if early.is_empty() {
+            return;
+        }
+        let is_led = |node: &&NodeId| {
+            let gateway = before.gateway(&node.domain());
+            gateway.is_some_and(|gateway| !before.is_out(gateway) || gateway == own)
+        };
+        let mut asked = self.nodes.keys().filter(|node| !before.is_out(node));
+        if self.plan.round.quorum == Quorum::All && !asked.all(|node| is_led(&node)) {
+            // All who are asked must answer.
             return;
         }
         let may_come = |node: &NodeId| {

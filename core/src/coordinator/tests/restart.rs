@@ -326,6 +326,26 @@ fn who_is_in_a_sum_of_a_life_before_is_put_out_after_the_round_even_if_the_domai
     assert!(effects.iter().any(is_view), "{effects:?}");
 }
 
+/// The gateway of the topology is gone, and another has long taken its place.
+#[test]
+fn a_domain_is_not_lost_for_the_silence_of_who_was_its_gateway_once() {
+    for (acting, is_lost) in [("d1/n1", false), ("d1/n0", true)] {
+        let mut plan = some(&[1, 2], 1, 1);
+        plan.domains[1].gateways = vec![n("d1/n0"), n("d1/n1")];
+        let mut view = View::first(&plan);
+        view.epoch = 2;
+        view.gateways.insert(d(1), n(acting));
+        let committed = Committed {
+            view: Some(view),
+            ..loaded(0)
+        };
+        let mut run = Run::new(plan);
+        run.tell(Message::Watched(n("d1/n0"), Word::Overdue));
+        run.tell(Message::Start(Box::new(committed), None));
+        assert_eq!(run.machine.domains[&d(1)].lost, is_lost, "{acting}");
+    }
+}
+
 // ---- helpers ----
 
 fn resumed(sizes: &[usize], noted: &[Noted]) -> Run {

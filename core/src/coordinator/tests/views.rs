@@ -298,6 +298,34 @@ fn the_cool_down_is_waived_for_nodes_without_which_there_is_no_quorum() {
     );
 }
 
+/// ROUND-7: members that nobody leads are no quorum, however well they are.
+#[test]
+fn the_cool_down_is_waived_for_the_only_gateway_of_a_domain_without_which_there_is_no_quorum() {
+    let all = plan(&[2, 3]);
+    assert_eq!(all.round.quorum, crate::plan::Quorum::All);
+    let plans = [
+        (some(&[2, 3], 2, 2), true),
+        (some(&[2, 3], 2, 1), false),
+        (all, true),
+    ];
+    for (plan, is_waived) in plans {
+        let quorum = plan.round.quorum;
+        let mut run = Run::open(plan);
+        run.tell(Message::Up(n("d1/n0")));
+        run.join(1);
+        for node in ["d1/n1", "d1/n2"] {
+            run.tell(standing(node, Word::Active));
+        }
+        let out = run.view(Message::Watched(n("d1/n0"), Word::Overdue));
+        assert_eq!(out.out, [(n("d1/n0"), Gone::Evicted(1))].into());
+        let effects = run.tell(Message::Up(n("d1/n0")));
+        let is_back = effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::View(_)));
+        assert_eq!(is_back, is_waived, "{quorum:?}");
+    }
+}
+
 #[test]
 fn a_user_may_lift_a_cool_down() {
     let mut run = Run::open(pair((2, 1)));
