@@ -429,7 +429,10 @@ fn judge(world: &World) {
     let settled = outcomes.find(|(_, (at, state))| *at < old && *state != RoundState::Aborted);
     let settled = settled.map_or(0, |(round, _)| *round);
     for (id, node) in &world.nodes {
-        let out = node.seen.view().is_out(id) || world.is_out(id);
+        // A domain whose only gateway is out waits.
+        let gateway = node.seen.view().gateway(&id.domain()).cloned();
+        let waits = gateway.is_none_or(|gateway| world.is_out(&gateway));
+        let out = node.seen.view().is_out(id) || world.is_out(id) || waits;
         let held = node.member.as_ref().map_or(0, |member| member.model().0);
         assert!(
             out || held >= settled,
