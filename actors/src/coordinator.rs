@@ -247,7 +247,7 @@ impl Coordinator {
             Effect::Offer(domain, round) => {
                 if let Some(link) = self.link(&domain) {
                     // If it cannot be taken, the gateway fetches.
-                    let _ = link.post(link::Message::Offer(Object::Step(round)));
+                    let _ = link.post(link::Message::Offer(Object::Model(round)));
                 }
             }
             Effect::Weigh(round, reports) => {
@@ -400,10 +400,7 @@ impl Coordinator {
             );
         };
         let Computed {
-            step,
-            next,
-            weight_norm,
-            ..
+            next, weight_norm, ..
         } = computed;
         self.complete(&mut record);
         record.weight_norm = weight_norm;
@@ -432,10 +429,8 @@ impl Coordinator {
             if stored.is_ok() {
                 lock(&bench).accept();
                 let shelf = &coordinator.setup.shelf;
-                shelf.put(Object::Step(round), step.bytes());
                 shelf.put(Object::Model(round), next.bytes());
                 if let Some((stale, _)) = coordinator.model.replace((round, next)) {
-                    shelf.remove(Object::Step(stale));
                     shelf.remove(Object::Model(stale));
                 }
                 coordinator.tally = tally;

@@ -135,6 +135,11 @@ impl Setup {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether anybody of the node's domain is asked in any round.
+    pub(super) fn trains(&self) -> bool {
+        self.stage.plan.trains(&self.stage.node.domain())
+    }
+
     /// The coordinator, as the node's view has it.
     pub(super) fn coordinator(&self) -> NodeId {
         self.seen().view().coordinator.clone()

@@ -106,6 +106,8 @@ pub struct Gateway {
     slices: Vec<u32>,
     /// Whether the rule folds the updates itself, so that the domain hands on each of them.
     hands_on: bool,
+    /// Nobody here is asked in any round.
+    looks_on: bool,
     /// How the domain's sum travels.
     codec: Codec,
     model: Option<ModelRef>,
@@ -243,6 +245,7 @@ impl Gateway {
             ranks,
             layout,
             hands_on: false,
+            looks_on: false,
             codec: Codec::None,
             model: None,
             obtaining: None,
@@ -272,6 +275,14 @@ impl Gateway {
     /// For sums that travel in this codec: as they are by default.
     pub fn with_codec(self, codec: Codec) -> Self {
         Gateway { codec, ..self }
+    }
+
+    /// For a domain of which nobody is asked in any round: it hears of models and holds none.
+    pub fn looks_on(self) -> Self {
+        Gateway {
+            looks_on: true,
+            ..self
+        }
     }
 
     /// The sum that the coordinator may fetch.

@@ -94,7 +94,7 @@ pub fn build(plan: &OuterPlan, len: usize) -> Box<dyn OuterOptimizer> {
     }
 }
 
-/// `model += step`: how everybody adopts a committed step.
+/// `model += step`, element by element: how a committed step makes the next model. The same bits come of `step += model`.
 ///
 /// # Panics
 /// If the lengths differ.

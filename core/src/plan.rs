@@ -438,6 +438,17 @@ impl Plan {
             .collect()
     }
 
+    /// Whether anybody of a domain is asked in any round. A domain that only looks on, such as a coordinator's own, needs no model.
+    pub fn trains(&self, domain: &DomainId) -> bool {
+        let rounds = 1..=self.rounds;
+        let nodes = self.domain(domain).map_or(&[][..], |domain| &domain.nodes);
+        nodes.iter().any(|node| {
+            let absent = self.round.absent.range(rounds.clone());
+            let absent = absent.filter(|(_, nodes)| nodes.contains(&node.id));
+            (absent.count() as u64) < self.rounds
+        })
+    }
+
     /// How a domain's sums travel to the coordinator: within its own domain as they are. Updates that the rule must see one by one do, too.
     pub fn codec(&self, domain: &DomainId) -> Codec {
         match self.link(domain, &self.coordinator.domain()) {
@@ -526,6 +537,21 @@ mod tests {
 
     fn n(text: &str) -> NodeId {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_domain_trains_unless_all_of_it_is_absent_in_every_round() {
+        let mut plan = plan(&[1, 2]);
+        plan.rounds = 3;
+        let trains = |plan: &Plan| ["d0", "d1"].map(|domain| plan.trains(&domain.parse().unwrap()));
+        assert_eq!(trains(&plan), [true, true]);
+        for round in 1..=3 {
+            let absent = [n("d0/n0"), n("d1/n0")].into();
+            plan.round.absent.insert(round, absent);
+        }
+        assert_eq!(trains(&plan), [false, true]);
+        plan.rounds = 4;
+        assert_eq!(trains(&plan), [true, true]);
     }
 
     /// Whoever may coordinate reaches every gateway, and exactly one side of each link dials.

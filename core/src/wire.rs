@@ -28,7 +28,7 @@ pub const VERSION: u16 = 2;
 
 /// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0x07F4_8ABD_4574_AF4F;
+pub const FINGERPRINT: u64 = 0x7086_6F65_5501_49A5;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;
@@ -361,8 +361,6 @@ pub struct Commit {
 /// A tensor object that a peer may fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Object {
-    /// What Commit(round) adds to the model.
-    Step(Round),
     /// The whole model after a round.
     Model(Round),
     /// A domain's scaled sum.

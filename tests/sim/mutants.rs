@@ -59,11 +59,6 @@ const MUTANTS: &[(&str, &str, Search)] = &[
         storm,
     ),
     (
-        "step-to-any-base",
-        "a step is added to whatever model is there, and the sum's hash is not looked at",
-        storm,
-    ),
-    (
         "duplicate-accepted",
         "a second process of an identity takes the first one's place",
         twin,

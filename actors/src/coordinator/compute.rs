@@ -34,7 +34,6 @@ pub(super) fn lock(bench: &Mutex<Bench>) -> MutexGuard<'_, Bench> {
 
 /// What a commit needs.
 pub(super) struct Computed {
-    pub(super) step: Slab,
     pub(super) next: Slab,
     pub(super) outcome: Outcome,
     pub(super) weight_norm: f64,
@@ -112,10 +111,9 @@ pub(super) fn compute(
     };
     let stepped = bench.outer().step(0, &mut mean);
     stepped.map_err(|error| error.to_string())?;
-    let mut next = setup.pool.take(model.len());
-    for ((next, parameter), step) in next.iter_mut().zip(model.iter()).zip(mean.iter()) {
-        *next = parameter + step;
-    }
+    // In the place of the step: what travels is the model, so nobody needs the step any more.
+    let mut next = mean;
+    outer::adopt(&mut next, model);
     if !next.iter().all(|parameter| parameter.is_finite()) {
         return Err(
             "the outer step would make the model not finite; lower the outer learning rate".into(),
@@ -135,7 +133,6 @@ pub(super) fn compute(
     };
     let weight_norm = norm(&next);
     Ok(Computed {
-        step: mean.freeze(),
         next: next.freeze(),
         outcome,
         weight_norm,

@@ -46,7 +46,7 @@ fn words_of_another_session_are_dropped() {
     on_one_thread(true, async {
         let (mut link, mut cx) = link(stage().0);
         begin_session(&mut link, &mut cx, 2);
-        let object = Object::Step(3);
+        let object = Object::Model(3);
         let (reply, mut answer) = Reply::channel();
         link.handle(Message::Fetch(object, reply), &mut cx);
         let tag = *link.fetches.keys().next().expect("it is asked for");
@@ -82,16 +82,16 @@ fn a_fetch_that_nobody_waits_for_keeps_no_other_one_out() {
             answer
         };
         let mut waiting: Vec<_> = (1..=FETCHES_MAX as u64)
-            .map(|round| fetch(Object::Step(round)))
+            .map(|round| fetch(Object::Model(round)))
             .collect();
-        let busy = fetch(Object::Step(90)).try_recv();
+        let busy = fetch(Object::Model(90)).try_recv();
         assert!(matches!(busy, Ok(Err(FetchError::Busy(_)))));
         waiting.pop();
-        let answer = fetch(Object::Step(91)).try_recv();
+        let answer = fetch(Object::Model(91)).try_recv();
         assert!(matches!(answer, Err(TryRecvError::Empty)), "{answer:?}");
         drop(waiting);
         let mut waiting: Vec<_> = (1..=FETCHES_MAX as u64)
-            .map(|round| fetch(Object::Step(round)))
+            .map(|round| fetch(Object::Model(round)))
             .collect();
         let answers = waiting.iter_mut().map(|answer| answer.try_recv());
         assert!(

@@ -84,7 +84,11 @@ impl Node {
         let gateway = Gateway::new(domain.id.clone(), ranks, layout, tokens);
         let (needs, codec) = (plan.aggregator.needs, plan.codec(&domain.id));
         let gateway = gateway.patient(patience).for_rule(needs);
-        self.gateway = Some(gateway.with_codec(codec));
+        let gateway = gateway.with_codec(codec);
+        self.gateway = Some(match plan.trains(&domain.id) {
+            true => gateway,
+            false => gateway.looks_on(),
+        });
         self.setup.residual.clear();
         // What an earlier term wished for; what it has under way is thrown away when it comes.
         self.obtain = None;
@@ -173,6 +177,9 @@ impl Node {
     /// Takes over the domain: shows the model it holds, and asks everybody to join.
     fn rise(&mut self, cx: &mut Cx<Self>) {
         self.act(cx);
+        if !self.setup.trains() {
+            return self.gather_domain(cx);
+        }
         // While the bench is lent to training there is nothing to copy from; the coordinator's model comes over the WAN then.
         let (Some(bench), Some(member)) = (self.bench.take(), &self.member) else {
             return self.gather_domain(cx);
@@ -300,13 +307,13 @@ impl Node {
         let Some(mut shop) = self.shop.take() else {
             return;
         };
-        let Some((round, base, hash)) = self.obtain.take() else {
+        let Some((round, _, hash)) = self.obtain.take() else {
             self.shop = Some(shop);
             return;
         };
         let (setup, term) = (self.setup.clone(), self.term);
         let work = async move {
-            let result = obtain(&setup, &mut shop, round, base, hash).await;
+            let result = obtain(&setup, &mut shop, round, hash).await;
             (shop, result)
         };
         later(cx, work, move |node, (shop, result), cx| {

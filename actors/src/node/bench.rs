@@ -44,21 +44,25 @@ pub(super) fn bench(setup: &Setup) -> Result<(Bench, Initial), String> {
     trainer
         .initialize(setup.stage.plan.seed, &mut local)
         .map_err(|error| error.to_string())?;
+    if !setup.trains() {
+        // It never needs what may be as large as all the memory there is.
+        let hash = Hash::of(&local);
+        let (model, local) = (Region::vacant(), Vec::new());
+        let (shown, export) = (None, None);
+        let initial = Initial {
+            hash,
+            shown,
+            export,
+        };
+        return Ok((Bench::new(setup, trainer, model, local), initial));
+    }
     let mut model = setup.fabric.allocate(elements * 4)?;
     copy(&local, &mut model.f32s_mut());
     let shown = setup
         .seen()
         .is_gateway()
         .then(|| shown(&setup.fabric, 0, &local));
-    let keep = Keep::new(setup.stage.env.files(), setup.configuration);
-    let mut bench = Bench {
-        trainer,
-        model,
-        export: None,
-        readers: setup.fabric.readers(),
-        keep,
-        local,
-    };
+    let mut bench = Bench::new(setup, trainer, model, local);
     let initial = Initial {
         hash: Hash::of(&bench.local),
         shown: shown.transpose()?,
@@ -84,6 +88,17 @@ fn shown(fabric: &Fabric, round: Round, model: &[f32]) -> Result<Region, String>
 }
 
 impl Bench {
+    fn new(setup: &Setup, trainer: Box<dyn Trainer>, model: Region, local: Vec<f32>) -> Self {
+        Bench {
+            trainer,
+            model,
+            local,
+            export: None,
+            readers: setup.fabric.readers(),
+            keep: Keep::new(setup.stage.env.files(), setup.configuration),
+        }
+    }
+
     /// A region with the model held. Blocks.
     pub(super) fn shown(&self, fabric: &Fabric, round: Round) -> Result<Region, String> {
         if self.model.is_empty() {

@@ -1,4 +1,4 @@
-//! How a gateway obtains the domain's next model: from the coordinator's stream into a region, added to the model before, and verified.
+//! How a gateway obtains the domain's next model: from the coordinator's stream into a region, and verified.
 
 use std::time::Duration;
 
@@ -10,13 +10,11 @@ use crate::shell::ASKS_MAX;
 use crate::verbs;
 use tombolo_core::fold::ByteFold;
 use tombolo_core::ids::Round;
-use tombolo_core::mutants;
-use tombolo_core::outer;
 use tombolo_core::tensor::{Hash, bytes_of};
 use tombolo_core::wire::{ModelRef, Object, REGION_HEADER_BYTES, RegionHeader};
 use tombolo_fabric::Region;
 
-/// A transfer of a model or step without progress for this many heartbeat periods is given up.
+/// A transfer of a model without progress for this many heartbeat periods is given up.
 const STALL_PERIODS: u32 = 20;
 
 /// Puts the model of `round` into the gateway's next region and shows it to the domain.
@@ -24,7 +22,6 @@ pub(super) async fn obtain(
     setup: &Setup,
     shop: &mut Shop,
     round: Round,
-    base: Option<Hash>,
     hash: Hash,
 ) -> Result<ModelRef, String> {
     let elements = setup.layout.len();
@@ -37,12 +34,7 @@ pub(super) async fn obtain(
             region.map_err(|error| format!("the Verbs actor: {error}"))??
         }
     };
-    let shown = shop
-        .shown
-        .as_ref()
-        .filter(|(shown, _)| Some(*shown) == base || mutants::is("step-to-any-base"))
-        .map(|(_, region)| region);
-    let result = fill(setup, &mut next, shown, round, hash).await;
+    let result = fill(setup, &mut next, round, hash).await;
     if let Err(reason) = result {
         shop.next = Some(next);
         return Err(reason);
@@ -56,21 +48,10 @@ pub(super) async fn obtain(
     })
 }
 
-/// Writes the model into a region and verifies its hash: each received byte is passed over once, then the model before is added to it while
-/// it lies in a core's cache.
-async fn fill(
-    setup: &Setup,
-    next: &mut Region,
-    base: Option<&Region>,
-    round: Round,
-    hash: Hash,
-) -> Result<(), String> {
+/// Writes the model into a region and verifies its hash, which is computed while the bytes lie in a core's cache.
+async fn fill(setup: &Setup, next: &mut Region, round: Round, hash: Hash) -> Result<(), String> {
     let elements = setup.layout.len();
-    let object = if base.is_some() {
-        Object::Step(round)
-    } else {
-        Object::Model(round)
-    };
+    let object = Object::Model(round);
     let mut incoming = fetch(setup, object).await?;
     if incoming.len() != elements as u64 * 4 {
         return Err(format!(
@@ -83,28 +64,24 @@ async fn fill(
     {
         let mut target = next.f32s_mut();
         let target = &mut target[REGION_HEADER_BYTES / 4..];
-        let base = base.map(|region| &region.f32s()[REGION_HEADER_BYTES / 4..]);
         let block = crate::verbs::READ_BYTES / 4;
-        for (index, target) in target.chunks_mut(block).enumerate() {
-            let mut step = ByteFold::first(1.0);
+        for target in target.chunks_mut(block) {
+            let mut model = ByteFold::first(1.0);
             let mut left = target.len() * 4;
             while left > 0 {
                 let piece = incoming.next(setup, left).await?;
                 left -= piece.len();
-                step.push(target, &piece)
+                model
+                    .push(target, &piece)
                     .map_err(|error| error.to_string())?;
             }
-            step.finish(target).map_err(|error| error.to_string())?;
-            if let Some(base) = base {
-                let begin = index * block;
-                outer::adopt(target, &base[begin..begin + target.len()]);
-            }
+            model.finish(target).map_err(|error| error.to_string())?;
             hasher.update(bytes_of(target));
             tokio::task::yield_now().await;
         }
     }
     let found = Hash(*hasher.finalize().as_bytes());
-    if found != hash && !mutants::is("step-to-any-base") {
+    if found != hash {
         return Err(format!(
             "the model of round {round} has hash {found:?}, expected {hash:?}"
         ));

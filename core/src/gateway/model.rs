@@ -14,6 +14,9 @@ impl Gateway {
         base: Option<Hash>,
         hash: Hash,
     ) {
+        if self.looks_on {
+            return self.tell_seen(cx, round, hash);
+        }
         let held = self.model.as_ref().map(|model| (model.round, model.hash));
         // An older one is an echo: committed rounds only grow.
         if held.is_some_and(|held| held == (round, hash) || held.0 > round) {
@@ -58,6 +61,15 @@ impl Gateway {
                 node: node.clone(),
                 reason: format!("its domain could not get the model: {reason}").into(),
             }));
+        }
+    }
+
+    /// Nobody holds the model, and nobody need.
+    fn tell_seen(&mut self, cx: &mut Context<'_, Effect>, round: Round, hash: Hash) {
+        if self.adopted != Some((round, hash)) {
+            self.adopted = Some((round, hash));
+            let nodes = Vec::new();
+            cx.effect(Effect::Tell(Control::Adopted { round, hash, nodes }));
         }
     }
 

@@ -100,6 +100,21 @@ fn an_open_round_brings_its_base_and_then_the_orders_to_train() {
 }
 
 #[test]
+fn a_domain_that_only_looks_on_hears_of_models_and_fetches_none() {
+    let mut hq = Domain::started();
+    hq.machine = Domain::started().machine.looks_on();
+    let seen = Effect::Tell(Control::Adopted {
+        round: 1,
+        hash: hash(1),
+        nodes: vec![],
+    });
+    assert_eq!(hq.commit(1, 0), [seen.clone()]);
+    assert_eq!(hq.commit(1, 0), [], "once");
+    hq.tell(Message::CoordinatorUp);
+    assert_eq!(hq.commit(1, 0), [seen], "another life has not heard it");
+}
+
+#[test]
 fn a_commit_is_adopted_by_its_step_if_its_base_is_at_hand_and_whole_otherwise() {
     let mut hq = Domain::joined();
     let (round, base) = (1, Some(hash(0)));

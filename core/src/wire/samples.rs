@@ -52,10 +52,6 @@ pub fn controls() -> Vec<Control> {
     let hash = Hash([0xAB; 32]);
     vec![
         Control::Fetch {
-            tag: 7,
-            object: Object::Step(round),
-        },
-        Control::Fetch {
             tag: 8,
             object: Object::Model(round),
         },
@@ -65,7 +61,7 @@ pub fn controls() -> Vec<Control> {
         },
         Control::Offer {
             tag: 6,
-            object: Object::Step(round),
+            object: Object::Model(round),
         },
         Control::Missing {
             tag: 7,
