@@ -33,7 +33,7 @@ use actix::{Arbiter, ArbiterHandle, System};
 use tokio::runtime::Handle;
 
 use tombolo_actors::env::{
-    Bound, Class, Env, Files, LocalFuture, OffloadPanicked, SendFuture, Work,
+    Bound, Class, DATAGRAM, Env, Files, LocalFuture, OffloadPanicked, SendFuture, Work,
 };
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::{LinkPlan, NodePlan, Plan};
@@ -446,11 +446,27 @@ impl Env for WorldEnv {
         let socket = socket::bind(address)?;
         let _reactor = self.shared.reactor.enter();
         let socket = quinn::Runtime::wrap_udp_socket(&*runtime, socket)?;
+        let socket = socket::Batched::wrap(socket, self.receives(address));
         let socket = self
             .shared
             .emulation
             .wrap(&self.node, socket, &self.network);
         Ok((socket, runtime))
+    }
+
+    fn receives(&self, address: SocketAddr) -> u16 {
+        match self.shared.emulation.is_any() {
+            // A path that is emulated is one of the wide area.
+            true => DATAGRAM,
+            false => socket::receives(address),
+        }
+    }
+
+    fn carries(&self, peer: SocketAddr) -> u16 {
+        match self.shared.emulation.is_any() {
+            true => DATAGRAM,
+            false => socket::carries(peer),
+        }
     }
 
     fn endpoint_seed(&self) -> Option<[u8; 32]> {

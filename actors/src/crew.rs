@@ -250,13 +250,19 @@ impl Crew {
             listen,
         } = kit;
         let (plan, me) = (stage.plan.clone(), stage.node.clone());
-        let endpoint =
-            quic::bind(stage.env.as_ref(), &plan, identity.as_ref(), listen).map_err(|error| {
-                io::Error::new(
-                    error.kind(),
-                    format!("{me} cannot listen on {listen}: {error}"),
-                )
-            })?;
+        let endpoint = quic::bind(
+            stage.env.as_ref(),
+            &plan,
+            &stage.node,
+            identity.as_ref(),
+            listen,
+        )
+        .map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("{me} cannot listen on {listen}: {error}"),
+            )
+        })?;
         let address = endpoint.local_addr()?;
         stage.env.advertise(&me, address)?;
         stage.report(Event::NodeStarted {

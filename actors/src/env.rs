@@ -43,6 +43,9 @@ pub enum Work {
     Bytes(u64),
 }
 
+/// The largest UDP payload that a path is asked for where nothing more is known: that of Ethernet, with an IPv6 header and room for a tunnel's.
+pub const DATAGRAM: u16 = 1452;
+
 /// A bound UDP socket and the runtime that drives quinn on it.
 pub type Bound = (Arc<dyn quinn::AsyncUdpSocket>, Arc<dyn quinn::Runtime>);
 
@@ -78,6 +81,16 @@ pub trait Env: Send + Sync + 'static {
 
     /// Binds a UDP socket.
     fn bind(&self, address: SocketAddr) -> io::Result<Bound>;
+
+    /// The largest UDP payload that a socket bound there takes.
+    fn receives(&self, _address: SocketAddr) -> u16 {
+        DATAGRAM
+    }
+
+    /// The largest UDP payload that may travel to a peer as far as this machine knows; discovery on each connection finds what does.
+    fn carries(&self, _peer: SocketAddr) -> u16 {
+        DATAGRAM
+    }
 
     /// Seeds quinn's own random choices; `None` in production.
     fn endpoint_seed(&self) -> Option<[u8; 32]>;

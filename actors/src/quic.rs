@@ -6,16 +6,18 @@
 pub mod congestion;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::congestion::ControllerFactory;
 use quinn::{
-    Connection, ConnectionError, Endpoint, EndpointConfig, IdleTimeout, TransportConfig, VarInt,
+    Connection, ConnectionError, Endpoint, EndpointConfig, IdleTimeout, MtuDiscoveryConfig,
+    TransportConfig, VarInt,
 };
 
 use self::congestion::{Fixed, Later};
-use crate::env::Env;
+use crate::env::{DATAGRAM, Env};
 use crate::identity::Identity;
 use crate::link::{self, Trouble, dials};
 use crate::shell::{Actor, Cx, Handle, Stage, later};
@@ -37,8 +39,16 @@ const LOOK: Duration = Duration::from_millis(250);
 const MOVES_MAX: usize = 4;
 /// Bytes of one fetched object that may be in flight to us: two bandwidth-delay products of 200 Mbit/s at 300 ms.
 const STREAM_WINDOW: u32 = 16 << 20;
-/// Bytes in flight over a whole connection.
-const CONNECTION_WINDOW: u32 = 32 << 20;
+/// Bytes of objects that may be in flight to a node whom several send one at once: memory that it has to find beside its models.
+const STREAMS_WINDOW: u32 = 32 << 20;
+/// The same on this machine, where the round trip is nothing: more than the socket buffers hold would only be lost.
+const LOCAL_WINDOW: u32 = 4 << 20;
+/// However many send at once, each may keep so much in flight.
+const WINDOW_MIN: u32 = 256 << 10;
+/// A connection has room for so many streams' windows.
+const STREAMS_OF_A_CONNECTION: u32 = 2;
+/// Only the loopback device carries larger datagrams.
+const JUMBO: u16 = 9000;
 /// Streams that a peer may open to us: what we may have fetched from it.
 const OBJECT_STREAMS: u32 = 16;
 
@@ -73,8 +83,9 @@ pub struct Quic {
 pub fn bind(
     env: &dyn Env,
     plan: &Plan,
+    node: &NodeId,
     identity: &dyn Identity,
-    address: std::net::SocketAddr,
+    address: SocketAddr,
 ) -> std::io::Result<Endpoint> {
     let (socket, runtime) = env.bind(address)?;
     let key = env.reset_key();
@@ -83,6 +94,11 @@ pub fn bind(
         &key,
     ))));
     config.rng_seed(env.endpoint_seed());
+    let receives = env.receives(address);
+    if receives > DATAGRAM {
+        let taken = config.max_udp_payload_size(receives);
+        taken.map_err(std::io::Error::other)?;
+    }
     let connection_ids = u64::from_le_bytes(
         blake3::derive_key("tombolo connection ids", &key)[..8]
             .try_into()
@@ -94,15 +110,39 @@ pub fn bind(
         ))
     });
     let mut server = quinn::ServerConfig::with_crypto(identity.server());
-    server.transport_config(Arc::new(transport(plan, Arc::new(Fixed(Law::Cubic)))));
+    let congestion = Arc::new(Fixed(Law::Cubic));
+    server.transport_config(Arc::new(transport(plan, node, receives, congestion)));
     server.max_incoming(HANDSHAKES_MAX);
     server.migration(true);
     let endpoint = Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)?;
     Ok(endpoint)
 }
 
-/// Limits and timers of every connection.
-fn transport(plan: &Plan, congestion: Arc<dyn ControllerFactory + Send + Sync>) -> TransportConfig {
+/// How many bytes of an object may be in flight to a node, over a path that may carry datagrams of `carries` bytes.
+fn stream_window(plan: &Plan, node: &NodeId, carries: u16) -> u32 {
+    let senders = match plan.may_coordinate(node) {
+        true => plan.domains.len().saturating_sub(1).max(1),
+        false => 1,
+    };
+    let (all, most) = match carries > JUMBO {
+        true => (LOCAL_WINDOW, LOCAL_WINDOW),
+        false => (STREAMS_WINDOW, STREAM_WINDOW),
+    };
+    let share = all / u32::try_from(senders).unwrap_or(u32::MAX);
+    share.clamp(WINDOW_MIN, most)
+}
+
+/// Limits and timers of every connection of a node, over a path that may carry datagrams of `carries` bytes.
+fn transport(
+    plan: &Plan,
+    node: &NodeId,
+    carries: u16,
+    congestion: Arc<dyn ControllerFactory + Send + Sync>,
+) -> TransportConfig {
+    let window = stream_window(plan, node, carries);
+    let connection = window * STREAMS_OF_A_CONNECTION;
+    let mut discovery = MtuDiscoveryConfig::default();
+    discovery.upper_bound(carries);
     let mut transport = TransportConfig::default();
     // Heartbeats keep a connection alive; without any sign of life for many periods it is given up and dialled anew.
     let idle = (plan.heartbeat.every * 12).max(Duration::from_secs(6));
@@ -110,9 +150,10 @@ fn transport(plan: &Plan, congestion: Arc<dyn ControllerFactory + Send + Sync>) 
         .max_idle_timeout(Some(
             IdleTimeout::try_from(idle).unwrap_or(IdleTimeout::from(VarInt::from_u32(60_000))),
         ))
-        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
-        .receive_window(VarInt::from_u32(CONNECTION_WINDOW))
-        .send_window(u64::from(CONNECTION_WINDOW))
+        .mtu_discovery_config(Some(discovery))
+        .stream_receive_window(VarInt::from_u32(window))
+        .receive_window(VarInt::from_u32(connection))
+        .send_window(u64::from(STREAMS_WINDOW))
         .max_concurrent_bidi_streams(VarInt::from_u32(1))
         .max_concurrent_uni_streams(VarInt::from_u32(OBJECT_STREAMS))
         .datagram_receive_buffer_size(Some(64 * 1024))
@@ -123,9 +164,9 @@ fn transport(plan: &Plan, congestion: Arc<dyn ControllerFactory + Send + Sync>) 
 }
 
 /// Of a connection that this node dials: the peer, and so the link, is known.
-fn transport_to(plan: &Plan, node: &NodeId, peer: &NodeId) -> TransportConfig {
+fn transport_to(plan: &Plan, node: &NodeId, peer: &NodeId, carries: u16) -> TransportConfig {
     let law = law_between(plan, node, peer);
-    let mut transport = transport(plan, Arc::new(Fixed(law)));
+    let mut transport = transport(plan, node, carries, Arc::new(Fixed(law)));
     let link = plan.link(&node.domain(), &peer.domain());
     if let Some(link) = link.filter(|_| law != Law::Cubic)
         && !link.emulate.delay.is_zero()
@@ -224,14 +265,12 @@ impl Quic {
                     return incoming.refuse();
                 }
                 let law = Arc::new(Later::default());
-                let config = quic.config_until_known(law.clone());
+                let carries = quic.stage.env.carries(incoming.remote_address());
+                let config = quic.config_until_known(law.clone(), carries);
                 quic.shaking += 1;
                 let limit = quic.stage.env.sleep(HANDSHAKE_LIMIT);
                 let handshake = async move {
-                    let connecting = match config {
-                        Some(config) => incoming.accept_with(config)?,
-                        None => incoming.accept()?,
-                    };
+                    let connecting = incoming.accept_with(config)?;
                     tokio::select! {
                         biased;
                         connection = connecting => connection,
@@ -251,15 +290,17 @@ impl Quic {
 
     /// The configuration of one handshake. Who dials is known after it, so the congestion law is chosen then; where every link has the
     /// default, there is nothing to choose.
-    fn config_until_known(&self, law: Arc<Later>) -> Option<Arc<quinn::ServerConfig>> {
-        let plan = &self.stage.plan;
-        if plan.links.iter().all(|link| link.congestion == Law::Cubic) {
-            return None;
-        }
+    fn config_until_known(&self, law: Arc<Later>, carries: u16) -> Arc<quinn::ServerConfig> {
+        let (plan, node) = (&self.stage.plan, &self.stage.node);
+        let is_chosen = plan.links.iter().all(|link| link.congestion == Law::Cubic);
+        let congestion: Arc<dyn ControllerFactory + Send + Sync> = match is_chosen {
+            true => Arc::new(Fixed(Law::Cubic)),
+            false => law,
+        };
         let mut server = quinn::ServerConfig::with_crypto(self.identity.server());
-        server.transport_config(Arc::new(transport(plan, law)));
+        server.transport_config(Arc::new(transport(plan, node, carries, congestion)));
         server.migration(true);
-        Some(Arc::new(server))
+        Arc::new(server)
     }
 
     /// A handshake that failed over certificates or versions is told to the operator, who alone can mend it; the same trouble once.
@@ -306,9 +347,8 @@ impl Quic {
         };
         let (crypto, server_name) = self.identity.client(&peer);
         let mut config = quinn::ClientConfig::new(crypto);
-        let transport = transport_to(&self.stage.plan, &self.stage.node, &peer);
-        config.transport_config(Arc::new(transport));
         let (env, endpoint) = (self.stage.env.clone(), self.endpoint.clone());
+        let (plan, node) = (self.stage.plan.clone(), self.stage.node.clone());
         let to = peer.clone();
         let attempt = async move {
             let mut reasons = Vec::new();
@@ -319,6 +359,8 @@ impl Quic {
                 let addresses = addresses.map_err(|error| Trouble::from(error.to_string()))?;
                 let mut has_moved = false;
                 for address in addresses {
+                    let transport = transport_to(&plan, &node, &to, env.carries(address));
+                    config.transport_config(Arc::new(transport));
                     let connecting =
                         match endpoint.connect_with(config.clone(), address, &server_name) {
                             Ok(connecting) => connecting,

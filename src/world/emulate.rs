@@ -51,6 +51,11 @@ impl Emulation {
         }
     }
 
+    /// Whether there is one.
+    pub fn is_any(&self) -> bool {
+        !self.links.is_empty()
+    }
+
     /// Notes whose address it is.
     pub fn learn(&self, node: &NodeId, addresses: &[SocketAddr]) {
         if self.links.is_empty() {

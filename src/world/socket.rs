@@ -2,16 +2,19 @@
 
 use std::fmt;
 use std::future::Future;
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, IoSliceMut};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
-use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
+use quinn::udp::{RecvMeta, Transmit};
+use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime, UdpPoller};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::scope::Scope;
+use tombolo_actors::env::DATAGRAM;
 
 /// What is asked of the system, each way: what arrives in 50 ms at 5 Gbit/s would need more than most systems grant, this most do.
 const BUFFER_BYTES: usize = 4 << 20;
@@ -83,5 +86,129 @@ impl Runtime for ScopedRuntime {
 
     fn now(&self) -> Instant {
         TokioRuntime.now()
+    }
+}
+
+/// The largest UDP payload of ordinary Ethernet that a path is asked for.
+const ORDINARY: u16 = DATAGRAM;
+/// That of jumbo frames, IPv4.
+const JUMBO: u16 = 9000 - 28;
+/// The largest that IPv4 has: what the loopback device carries in one piece.
+const LARGEST: u16 = 65_507;
+/// Headers of IP and UDP, IPv6 and IPv4.
+const HEADERS: [u32; 2] = [48, 28];
+
+/// The largest UDP payload that a socket on an address takes.
+pub fn receives(address: SocketAddr) -> u16 {
+    match address.ip().to_canonical().is_loopback() {
+        true => LARGEST,
+        false => JUMBO,
+    }
+}
+
+/// The largest UDP payload that the first device on the way to a peer carries; ordinary Ethernet's where the system does not say.
+pub fn carries(peer: SocketAddr) -> u16 {
+    let route = || -> io::Result<u32> {
+        let any: SocketAddr = match peer {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        // Nothing is sent: the system only looks up the route.
+        let socket = std::net::UdpSocket::bind(any)?;
+        socket.connect(peer)?;
+        let mtu = match peer {
+            SocketAddr::V4(_) => rustix::net::sockopt::ip_mtu(&socket)?,
+            SocketAddr::V6(_) => rustix::net::sockopt::ipv6_mtu(&socket)?,
+        };
+        Ok(mtu - HEADERS[usize::from(peer.is_ipv4())].min(mtu))
+    };
+    let payload = route().map_or(ORDINARY, |payload| {
+        u16::try_from(payload).unwrap_or(u16::MAX)
+    });
+    payload.min(receives(peer))
+}
+
+/// A socket whose batches of equal datagrams stay within what one `sendmsg` takes, however large the datagrams: one that is too long is
+/// refused as a whole, which quinn takes for a path that carries no large packets (quinn#2201).
+#[derive(Debug)]
+pub struct Batched {
+    inner: Arc<dyn AsyncUdpSocket>,
+    segments: usize,
+}
+
+impl Batched {
+    /// For datagrams of up to `payload` bytes.
+    pub fn wrap(inner: Arc<dyn AsyncUdpSocket>, payload: u16) -> Arc<dyn AsyncUdpSocket> {
+        let most = usize::from(LARGEST / payload.max(1)).max(1);
+        let segments = inner.max_transmit_segments().min(most);
+        Arc::new(Batched { inner, segments })
+    }
+}
+
+impl AsyncUdpSocket for Batched {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        self.inner.clone().create_io_poller()
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        self.inner.try_send(transmit)
+    }
+
+    fn poll_recv(
+        &self,
+        context: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        self.inner.poll_recv(context, buffers, meta)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.local_addr()
+    }
+
+    fn max_transmit_segments(&self) -> usize {
+        self.segments
+    }
+
+    fn max_receive_segments(&self) -> usize {
+        self.inner.max_receive_segments()
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.inner.may_fragment()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_device_carries_the_largest_datagrams_and_no_other_address_more_than_jumbo_frames()
+     {
+        assert_eq!(carries("127.0.0.1:9".parse().unwrap()), LARGEST);
+        for far in ["192.0.2.1:9", "[2001:db8::1]:9"] {
+            let payload = carries(far.parse().unwrap());
+            assert!((1200..=JUMBO).contains(&payload), "{payload}");
+        }
+        assert_eq!(receives("[::1]:0".parse().unwrap()), LARGEST);
+        assert_eq!(receives("0.0.0.0:0".parse().unwrap()), JUMBO);
+    }
+
+    /// quinn#2201: a batch of more than the system takes at once would vanish as a whole.
+    #[tokio::test]
+    async fn no_batch_is_larger_than_one_system_call_takes() {
+        for payload in [DATAGRAM, JUMBO, LARGEST] {
+            let socket = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            let socket = TokioRuntime.wrap_udp_socket(socket).unwrap();
+            let inner = socket.max_transmit_segments();
+            let segments = Batched::wrap(socket, payload).max_transmit_segments();
+            assert!((1..=inner).contains(&segments));
+            assert!(
+                segments * usize::from(payload) <= usize::from(LARGEST),
+                "{payload}: {segments}"
+            );
+        }
     }
 }
