@@ -18,7 +18,7 @@ use crate::shell::{ASKS_MAX, AbortOnDrop, Actor, Alarm, Cx, Handle, Reply, Stage
 use crate::slab::{Pool, Slab, SlabMut};
 use compute::{Bench, Computed, compute, lock, norm, start};
 use tombolo_core::aggregate::Needs;
-use tombolo_core::coordinator::{self as machine, Effect, FoldError, Weighing};
+use tombolo_core::coordinator::{self as machine, Effect, FoldError, NoteError, Weighing};
 use tombolo_core::event::{Event, RoundRecord, RoundState};
 use tombolo_core::ids::{DomainId, Epoch, NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome as Step};
@@ -329,8 +329,11 @@ impl Coordinator {
         };
         later(cx, noted, move |coordinator, result, cx| {
             let result = match result {
-                Ok(answer) => coordinator.written(cx, answer),
-                Err(reason) => Some(Err(reason)),
+                Ok(answer) => {
+                    let written = coordinator.written(cx, answer);
+                    written.map(|written| written.map_err(NoteError::Disk))
+                }
+                Err(error) => Some(Err(error)),
             };
             if let Some(result) = result {
                 let noted = machine::Message::Noted(round, domain, attempt, result);
