@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::aggregate;
 use crate::checkpoint::{self, Found, Loaded, State, Term};
 use crate::env::{Work, work};
-use crate::link::{self, Shelf, Wire};
+use crate::link::{self, Held, Holder, Shelf, Wire};
 use crate::node;
 use crate::shell::{ASKS_MAX, AbortOnDrop, Actor, Alarm, Cx, Handle, Reply, Stage, later};
 use crate::slab::{Pool, Slab, SlabMut};
@@ -405,6 +405,7 @@ impl Coordinator {
         let Computed {
             step,
             next,
+            outline,
             weight_norm,
             ..
         } = computed;
@@ -436,10 +437,10 @@ impl Coordinator {
                 lock(&bench).accept();
                 let shelf = &coordinator.setup.shelf;
                 shelf.put(Object::Step(round), step.bytes());
-                shelf.put(Object::Model(round), next.bytes());
+                let bytes = next.bytes();
+                shelf.hold(Holder::Coordinator, Held { outline, bytes });
                 if let Some((stale, _)) = coordinator.model.replace((round, next)) {
                     shelf.remove(Object::Step(stale));
-                    shelf.remove(Object::Model(stale));
                 }
                 coordinator.tally = tally;
                 coordinator.report(record);
@@ -545,16 +546,15 @@ impl Coordinator {
             work(env.as_ref(), bytes, move || start(&setup, committed)),
             move |coordinator, ready, cx| {
                 let ready = ready.unwrap_or_else(|panicked| Err(panicked.to_string()));
-                let (bench, model, mut committed) = match ready {
+                let (bench, model, outline, mut committed) = match ready {
                     Ok(ready) => ready,
                     Err(reason) => return coordinator.fail(cx, reason),
                 };
                 committed.view = view;
                 coordinator.tally = committed.tally;
-                coordinator
-                    .setup
-                    .shelf
-                    .put(Object::Model(committed.round), model.bytes());
+                let bytes = model.bytes();
+                let held = Held { outline, bytes };
+                coordinator.setup.shelf.hold(Holder::Coordinator, held);
                 coordinator.bench = Some(Arc::new(Mutex::new(bench)));
                 coordinator.model = Some((committed.round, model));
                 coordinator.step(

@@ -1,23 +1,33 @@
 //! What trains: the trainer, the model it starts from, and the region in which its update waits for the domain.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
+
 use super::Setup;
 use super::keep::{Diary, Keep, Kept, Made, Order};
 use crate::collective::{read_model, region_ref, write_header};
+use crate::link::Held;
 use crate::slab::copy;
 use crate::verbs::{Fabric, Readers};
 use tombolo_core::event::Event;
 use tombolo_core::ids::Round;
 use tombolo_core::member::Export;
-use tombolo_core::tensor::Hash;
+use tombolo_core::outline::Outline;
 use tombolo_core::trainer::{Snapshot, Task, Trained, Trainer};
 use tombolo_core::wire::{Exported, ModelRef, REGION_HEADER_BYTES, RegionHeader, RegionRef, Train};
 use tombolo_fabric::Region;
 
+/// After a READ that failed.
+const NO_MODEL: &str = "no model is held";
+
 /// What training and reading use; lent to the blocking work.
 pub(super) struct Bench {
     trainer: Box<dyn Trainer>,
-    /// READ straight into; empty after a READ that failed for good.
-    model: Region,
+    /// READ straight into, unless a peer still heals from it; empty after a READ that failed for good.
+    model: Arc<Region>,
+    /// Of that model; none after a READ that failed.
+    outline: Option<Arc<Outline>>,
     local: Vec<f32>,
     export: Option<Region>,
     readers: Readers,
@@ -26,11 +36,20 @@ pub(super) struct Bench {
 
 /// The model that every node can make.
 pub(super) struct Initial {
-    pub(super) hash: Hash,
+    pub(super) outline: Arc<Outline>,
     /// On a gateway: a region of it that the domain may READ.
     pub(super) shown: Option<Region>,
     /// The update that an earlier life has made.
     pub(super) export: Option<Export>,
+}
+
+/// A model's memory while peers may fetch from it.
+struct Lent(Arc<Region>);
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
 }
 
 /// Makes the trainer and the initial model. Blocks.
@@ -51,16 +70,18 @@ pub(super) fn bench(setup: &Setup) -> Result<(Bench, Initial), String> {
         .is_gateway()
         .then(|| shown(&setup.fabric, 0, &local));
     let keep = Keep::new(setup.stage.env.files(), setup.configuration);
+    let outline = Arc::new(Outline::of(&local));
     let mut bench = Bench {
         trainer,
-        model,
+        model: Arc::new(model),
+        outline: Some(outline.clone()),
         export: None,
         readers: setup.fabric.readers(),
         keep,
         local,
     };
     let initial = Initial {
-        hash: Hash::of(&bench.local),
+        outline,
         shown: shown.transpose()?,
         export: bench.restore(setup)?,
     };
@@ -85,11 +106,20 @@ fn shown(fabric: &Fabric, round: Round, model: &[f32]) -> Result<Region, String>
 
 impl Bench {
     /// A region with the model held. Blocks.
-    pub(super) fn shown(&self, fabric: &Fabric, round: Round) -> Result<Region, String> {
-        if self.model.is_empty() {
-            return Err("no model is held".into());
-        }
-        shown(fabric, round, self.model.f32s())
+    pub(super) fn shown(
+        &self,
+        fabric: &Fabric,
+        round: Round,
+    ) -> Result<(Region, Arc<Outline>), String> {
+        let outline = self.outline.clone().ok_or(NO_MODEL)?;
+        Ok((shown(fabric, round, self.model.f32s())?, outline))
+    }
+
+    /// The model held, for peers to heal from; none if it could not be READ.
+    pub(super) fn held(&self) -> Option<Held> {
+        let outline = self.outline.clone()?;
+        let bytes = Bytes::from_owner(Lent(self.model.clone()));
+        Some(Held { outline, bytes })
     }
 
     /// READs a model and holds it. Blocks.
@@ -99,10 +129,15 @@ impl Bench {
         fabric: &Fabric,
         elements: usize,
     ) -> Result<(), String> {
-        if self.model.is_empty() {
-            self.model = fabric.allocate(elements * 4)?;
+        self.outline = None;
+        if !Arc::get_mut(&mut self.model).is_some_and(|model| !model.is_empty()) {
+            // A peer that heals from the model before keeps that as long as it is being sent.
+            self.model = Arc::new(fabric.allocate(elements * 4)?);
         }
-        read_model(&mut self.readers, model, &mut self.model, elements)
+        let into = Arc::get_mut(&mut self.model).ok_or("its memory is in use")?;
+        let outline = read_model(&mut self.readers, model, into, elements)?;
+        self.outline = Some(Arc::new(outline));
+        Ok(())
     }
 
     /// Shows the update that an earlier life has made, and gives the trainer its state back. Blocks.
@@ -168,8 +203,8 @@ impl Bench {
         setup: &Setup,
         order: &Train,
     ) -> Result<(Trained, RegionRef), String> {
-        if self.model.is_empty() {
-            return Err("no model is held".into());
+        if self.outline.is_none() {
+            return Err(NO_MODEL.into());
         }
         let task = Task {
             node: setup.stage.node.clone(),

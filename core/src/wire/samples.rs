@@ -57,7 +57,11 @@ pub fn controls() -> Vec<Control> {
         },
         Control::Fetch {
             tag: 8,
-            object: Object::Model(round),
+            object: Object::Outline(hash),
+        },
+        Control::Fetch {
+            tag: 10,
+            object: Object::Chunk(hash, 5),
         },
         Control::Fetch {
             tag: 9,
@@ -69,6 +73,12 @@ pub fn controls() -> Vec<Control> {
         },
         Control::Missing {
             tag: 7,
+            lack: Lack::Absent,
+            reason: reason.clone(),
+        },
+        Control::Missing {
+            tag: 8,
+            lack: Lack::Busy,
             reason: reason.clone(),
         },
         Control::Endpoint(vec![1, 2, 3]),
