@@ -18,6 +18,7 @@ use tombolo_core::event::Event;
 use tombolo_core::fold;
 use tombolo_core::gateway::{Collect, Gather, Parcel};
 use tombolo_core::ids::{Epoch, NodeId, Round};
+use tombolo_core::outline::{Outline, Outliner};
 use tombolo_core::tensor::Hash;
 use tombolo_core::text::Text;
 use tombolo_core::wire::{
@@ -432,7 +433,7 @@ pub fn region_ref(owner: &NodeId, region: &Region) -> RegionRef {
     }
 }
 
-/// READs a model of `elements` straight into a region and verifies its hash. Blocks.
+/// READs a model of `elements` straight into a region and verifies its hash; answers with its outline. Blocks.
 ///
 /// # Errors
 /// In words; `into` then holds no model, and may be empty.
@@ -441,7 +442,7 @@ pub fn read_model(
     model: &ModelRef,
     into: &mut Region,
     elements: usize,
-) -> Result<(), String> {
+) -> Result<Outline, String> {
     let expected = (REGION_HEADER_BYTES + elements * 4) as u64;
     if model.region.len != expected {
         return Err(format!(
@@ -458,19 +459,20 @@ pub fn read_model(
             token: 0,
         },
     )?;
-    let mut hasher = blake3::Hasher::new();
+    let mut outliner = Outliner::new(elements);
     for piece in pieces(0..elements) {
         let bytes = piece.start * 4..piece.end * 4;
         readers.read_into(into, &model.region, bytes.start, bytes.len())?;
         // While it lies in a core's cache.
-        hasher.update(&into.bytes()[bytes]);
+        outliner.push(&into.bytes()[bytes]);
     }
-    let found = Hash(*hasher.finalize().as_bytes());
+    let outline = outliner.finish();
+    let found = outline.hash();
     if found != model.hash {
         return Err(format!(
             "the model of round {} at {} has hash {found:?}, expected {:?}",
             model.round, model.region.owner, model.hash
         ));
     }
-    Ok(())
+    Ok(outline)
 }

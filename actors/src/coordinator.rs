@@ -12,13 +12,13 @@ use std::time::Duration;
 use crate::aggregate;
 use crate::checkpoint::{self, Found, Loaded, State, Term};
 use crate::env::{Work, work};
-use crate::link::{self, Shelf, Wire};
+use crate::link::{self, Held, Holder, Shelf, Wire};
 use crate::node;
 use crate::shell::{ASKS_MAX, AbortOnDrop, Actor, Alarm, Cx, Handle, Reply, Stage, later};
 use crate::slab::{Pool, Slab, SlabMut};
 use compute::{Bench, Computed, compute, lock, norm, start};
 use tombolo_core::aggregate::Needs;
-use tombolo_core::coordinator::{self as machine, Effect, FoldError, Weighing};
+use tombolo_core::coordinator::{self as machine, Effect, FoldError, NoteError, Weighing};
 use tombolo_core::event::{Event, RoundRecord, RoundState};
 use tombolo_core::ids::{DomainId, Epoch, NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome as Step};
@@ -329,8 +329,11 @@ impl Coordinator {
         };
         later(cx, noted, move |coordinator, result, cx| {
             let result = match result {
-                Ok(answer) => coordinator.written(cx, answer),
-                Err(reason) => Some(Err(reason)),
+                Ok(answer) => {
+                    let written = coordinator.written(cx, answer);
+                    written.map(|written| written.map_err(NoteError::Disk))
+                }
+                Err(error) => Some(Err(error)),
             };
             if let Some(result) = result {
                 let noted = machine::Message::Noted(round, domain, attempt, result);
@@ -400,7 +403,10 @@ impl Coordinator {
             );
         };
         let Computed {
-            next, weight_norm, ..
+            next,
+            outline,
+            weight_norm,
+            ..
         } = computed;
         self.complete(&mut record);
         record.weight_norm = weight_norm;
@@ -430,6 +436,8 @@ impl Coordinator {
                 lock(&bench).accept();
                 let shelf = &coordinator.setup.shelf;
                 shelf.put(Object::Model(round), next.bytes());
+                let bytes = next.bytes();
+                shelf.hold(Holder::Coordinator, Held { outline, bytes });
                 if let Some((stale, _)) = coordinator.model.replace((round, next)) {
                     shelf.remove(Object::Model(stale));
                 }
@@ -537,16 +545,15 @@ impl Coordinator {
             work(env.as_ref(), bytes, move || start(&setup, committed)),
             move |coordinator, ready, cx| {
                 let ready = ready.unwrap_or_else(|panicked| Err(panicked.to_string()));
-                let (bench, model, mut committed) = match ready {
+                let (bench, model, outline, mut committed) = match ready {
                     Ok(ready) => ready,
                     Err(reason) => return coordinator.fail(cx, reason),
                 };
                 committed.view = view;
                 coordinator.tally = committed.tally;
-                coordinator
-                    .setup
-                    .shelf
-                    .put(Object::Model(committed.round), model.bytes());
+                let bytes = model.bytes();
+                let held = Held { outline, bytes };
+                coordinator.setup.shelf.hold(Holder::Coordinator, held);
                 coordinator.bench = Some(Arc::new(Mutex::new(bench)));
                 coordinator.model = Some((committed.round, model));
                 coordinator.step(

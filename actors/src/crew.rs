@@ -452,6 +452,7 @@ impl Crew {
         if company
             .set(Company {
                 links: links.clone(),
+                clocks: clocks.clone(),
                 coordinator: coordinator.clone(),
             })
             .is_err()

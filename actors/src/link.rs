@@ -7,6 +7,7 @@
 mod greeting;
 mod redial;
 mod session;
+mod shelf;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -15,8 +16,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{self, AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytes::Bytes;
-use dashmap::DashMap;
 use quinn::{Connection, ConnectionError, RecvStream, VarInt};
 use tokio::sync::{Notify, Semaphore};
 
@@ -30,7 +29,10 @@ use tombolo_core::ids::NodeId;
 use tombolo_core::link::{Memory, Peer};
 use tombolo_core::tensor::Hash;
 use tombolo_core::text::clip;
-use tombolo_core::wire::{Control, FrameHeader, Object, codec};
+use tombolo_core::wire::{Control, FrameHeader, Lack, Object, codec};
+
+pub use redial::REDIAL_MOST;
+pub use shelf::{Held, Holder, Shelf};
 pub use wire::{Agreed, Wire};
 
 /// Fetches of ours that may be open at one peer: a model, a step and a contribution, twice.
@@ -48,32 +50,6 @@ pub const OVER: VarInt = VarInt::from_u32(22);
 
 /// Fetches of the peer that are served at once; a peer that keeps to [`FETCHES_MAX`] never sees this limit.
 const SERVES_MAX: usize = 16;
-
-/// Tensor objects that peers may fetch from this node.
-#[derive(Debug, Clone, Default)]
-pub struct Shelf(Arc<DashMap<Object, Bytes>>);
-
-impl Shelf {
-    /// Puts an object there.
-    pub fn put(&self, object: Object, bytes: Bytes) {
-        self.0.insert(object, bytes);
-    }
-
-    /// Takes an object away; a transfer under way still ends well.
-    pub fn remove(&self, object: Object) {
-        self.0.remove(&object);
-    }
-
-    /// Keeps those objects and takes all others away.
-    pub fn keep(&self, wanted: impl Fn(Object) -> bool) {
-        self.0.retain(|object, _| wanted(*object));
-    }
-
-    /// An object, if it is there.
-    pub fn find(&self, object: Object) -> Option<Bytes> {
-        self.0.get(&object).map(|entry| entry.value().clone())
-    }
-}
 
 /// An object that comes in: its length and the stream of its raw bytes.
 #[derive(Debug)]
@@ -96,6 +72,8 @@ pub enum FetchError {
     Missing {
         /// Who.
         peer: NodeId,
+        /// Whether it may be had a little later.
+        lack: Lack,
         /// Its words.
         reason: String,
     },
@@ -152,7 +130,7 @@ pub enum Message {
     /// From the session of that number: it ended.
     Down(u64, Trouble),
     /// From the session of that number: the peer lacks the object of that tag.
-    Missing(u64, u64, String),
+    Missing(u64, u64, Lack, String),
     /// From the session of that number: the object of that tag begins.
     Begins(u64, u64, Incoming),
 }
@@ -601,10 +579,11 @@ impl Actor for Link {
                 self.down(&trouble.reason);
                 self.dial_later(cx);
             }
-            Message::Missing(session, tag, reason) if self.is_current(session) => {
+            Message::Missing(session, tag, lack, reason) if self.is_current(session) => {
                 if let Some(reply) = self.fetches.remove(&tag) {
                     reply.send(Err(FetchError::Missing {
                         peer: self.setup.peer.clone(),
+                        lack,
                         reason,
                     }));
                 }

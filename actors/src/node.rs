@@ -6,6 +6,7 @@
 mod as_gateway;
 mod as_member;
 mod bench;
+mod heal;
 pub mod keep;
 mod obtain;
 
@@ -18,6 +19,7 @@ use tokio::sync::{SetOnce, watch};
 
 use self::as_gateway::Shop;
 use self::bench::{Bench, Initial, bench};
+use crate::clock_sync;
 use crate::collective;
 use crate::coordinator::{self, TrainerFactory};
 use crate::env::{Work, work};
@@ -151,6 +153,8 @@ impl Setup {
 pub struct Company {
     /// By peer.
     pub links: BTreeMap<NodeId, Handle<link::Message>>,
+    /// By peer: how far it is.
+    pub clocks: BTreeMap<NodeId, Arc<clock_sync::Known>>,
     /// On the coordinator's node.
     pub coordinator: Option<Handle<coordinator::Message>>,
 }
@@ -174,6 +178,10 @@ pub struct Node {
     bench: Option<Bench>,
     shop: Option<Shop>,
     obtain: Option<(Round, Option<Hash>, Hash)>,
+    /// The model that is wanted now: a transfer of another one ends.
+    wanted: watch::Sender<Option<Hash>>,
+    /// As `up`, for transfers under way.
+    reach: watch::Sender<BTreeSet<NodeId>>,
 }
 
 impl Node {
@@ -193,6 +201,8 @@ impl Node {
             bench: None,
             shop: Some(Shop::default()),
             obtain: None,
+            wanted: watch::Sender::new(None),
+            reach: watch::Sender::default(),
         }
     }
 
@@ -247,11 +257,11 @@ impl Node {
     }
 
     fn begin(&mut self, cx: &mut Cx<Self>, bench: Bench, initial: Initial) {
-        self.enlist(cx, bench, initial.hash, initial.export);
+        self.enlist(cx, bench, initial.outline.hash(), initial.export);
         if let Some(region) = initial.shown {
             self.act(cx);
             // The initial model needs no transfer: everybody can make it.
-            self.show(cx, 0, initial.hash, region);
+            self.show(cx, 0, initial.outline, region);
         }
         // A node that was rebuilt hears of links that are up already, and makes itself known to a coordinator beside it.
         if let Some(company) = self.setup.company.get() {
@@ -276,6 +286,7 @@ impl Node {
             member.restore(export);
         }
         self.member = Some(member);
+        self.hold(&bench);
         self.bench = Some(bench);
         if self.setup.presence.leaves.load(Ordering::Relaxed) {
             self.leave(cx);
@@ -526,10 +537,12 @@ impl Actor for Node {
         match &message {
             Message::LinkUp(peer) => {
                 self.up.insert(peer.clone());
+                self.reach.send_replace(self.up.clone());
                 self.look_up(cx);
             }
             Message::LinkDown(peer) => {
                 self.up.remove(peer);
+                self.reach.send_replace(self.up.clone());
                 self.look_up(cx);
             }
             _ => {}

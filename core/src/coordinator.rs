@@ -57,8 +57,8 @@ pub enum Message {
     Weighed(Round, Result<Vec<Weight>, String>),
     /// What was fixed at the first gate is on stable storage.
     Fixed(Round, Result<(), String>),
-    /// A contribution is on stable storage.
-    Noted(Round, DomainId, Attempt, Result<(), String>),
+    /// A contribution is on stable storage, or why not.
+    Noted(Round, DomainId, Attempt, Result<(), NoteError>),
     /// All contributions are folded, or one domain's could not be had.
     Folded(Round, u32, Result<(), FoldError>),
     /// The outer step is taken and its result evaluated, or it cannot be used.
@@ -78,6 +78,20 @@ pub enum FoldError {
     Domain(DomainId, String),
     /// The result cannot be used.
     Result(String),
+}
+
+/// A contribution that could not be noted, and who is to blame.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoteError {
+    /// What is written here does not stay: it is not worth waiting for another one.
+    #[error(
+        "the coordinator's disk does not take it: {0}; make room on it, or give it another state folder"
+    )]
+    Disk(String),
+    /// The bytes that the journal is to keep did not come, or are not the announced ones: the domain may contribute through its next gateway.
+    #[error("its bytes could not be had: {0}")]
+    Bytes(String),
 }
 
 /// What is known of the past.

@@ -246,6 +246,22 @@ pub enum Event {
         hash: Hash,
         healed: bool,
     },
+    /// A node that was behind has a whole model, verified: so many chunks of 1 MiB came from these peers, and so many were at hand. What was
+    /// asked for in vain, because a source failed or was slow, was asked for `again`.
+    ModelHealed {
+        node: NodeId,
+        round: Round,
+        kept: u64,
+        again: u64,
+        from: Vec<Share>,
+    },
+    /// A peer sent something else than the model that it was asked for: it is not asked any more in this transfer.
+    HealRefused {
+        node: NodeId,
+        peer: NodeId,
+        round: Round,
+        reason: String,
+    },
     /// An actor panicked and is being rebuilt.
     ActorRestarted {
         actor: String,
@@ -292,6 +308,15 @@ pub struct Missing {
     pub node: NodeId,
     /// Where it is dialled, as far as that is known.
     pub address: Option<String>,
+}
+
+/// A peer's part of a model that was healed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// Who.
+    pub peer: NodeId,
+    /// How many chunks came from it.
+    pub chunks: u64,
 }
 
 /// Why something that arrived counts for nothing, or not in full.

@@ -12,6 +12,7 @@
 //! * [`machine`]: the form that every state machine has.
 //! * [`aggregate`], [`outer`], [`fold`]: the mathematics of a round.
 //! * [`compress`]: codecs, and the memory of what they lose.
+//! * [`outline`], [`heal`]: a model in chunks that prove themselves, and which of them is asked of whom.
 //! * [`congestion`]: how much may be on its way to a peer.
 //! * [`wire`]: what travels between nodes.
 //! * [`view`], [`membership`]: who takes part, in numbered views.
@@ -33,6 +34,7 @@ pub mod coordinator;
 pub mod event;
 pub mod fold;
 pub mod gateway;
+pub mod heal;
 pub mod heartbeat;
 pub mod ids;
 pub mod ladder;
@@ -42,6 +44,7 @@ pub mod member;
 pub mod membership;
 pub mod mutants;
 pub mod outer;
+pub mod outline;
 pub mod plan;
 pub mod rng;
 pub mod tensor;

@@ -28,7 +28,7 @@ pub const VERSION: u16 = 2;
 
 /// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0x7086_6F65_5501_49A5;
+pub const FINGERPRINT: u64 = 0x4FB7_660A_1449_2DC4;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;
@@ -363,8 +363,21 @@ pub struct Commit {
 pub enum Object {
     /// The whole model after a round.
     Model(Round),
+    /// The [`Outline`](crate::outline::Outline) of the whole model of that hash.
+    Outline(Hash),
+    /// A chunk of [`CHUNK_ELEMENTS`] elements of the model of that hash.
+    Chunk(Hash, u32),
     /// A domain's scaled sum.
     Contribution(Round, Attempt),
+}
+
+/// Why an object is not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Lack {
+    /// It is not there.
+    Absent,
+    /// It may be there, but as much is being sent as may be at once: a little later it can be had.
+    Busy,
 }
 
 /// Every control message.
@@ -385,6 +398,7 @@ pub enum Control {
     },
     Missing {
         tag: u64,
+        lack: Lack,
         reason: Text,
     },
     Endpoint(Vec<u8>),

@@ -317,6 +317,11 @@ pub fn trouble(event: &Event) -> Option<String> {
         Event::TurnedAway { domain, reason, .. } => {
             format!("domain {domain} was sent away: {reason}")
         }
+        Event::HealRefused {
+            node, peer, reason, ..
+        } => {
+            format!("{peer} sent {node} a wrong part of the model: {reason}")
+        }
         Event::GaveUp { reason, .. } => reason.clone(),
         Event::Stalled { domain, chain, .. } => {
             format!("work stands still in domain {domain}: {}", chain.join(", "))

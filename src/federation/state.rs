@@ -110,7 +110,7 @@ impl StateFolder {
     /// # Errors
     /// Another process has it, it holds a run and `resume` is not set, or that run has another configuration.
     pub fn open(folder: &Path, keys: &SharedKeys, resume: bool) -> Result<Self, StateError> {
-        let (folder, lock, found) = take(folder, keys, resume)?;
+        let (folder, lock, found) = take(folder, keys, resume, settle)?;
         let run = match found {
             Some(run) => run,
             None => {
@@ -144,7 +144,7 @@ impl StateFolder {
     /// # Errors
     /// As there.
     pub fn check(folder: &Path, keys: &SharedKeys, resume: bool) -> Result<(), StateError> {
-        take(folder, keys, resume).map(drop)
+        take(folder, keys, resume, settle).map(drop)
     }
 
     /// Writes `report.json`.
@@ -171,11 +171,18 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateE
     }
 }
 
-/// The folder's full path, its lock, and the run in it, if that run may be gone on with.
+/// Makes the names in a folder durable. The file was synchronized before it got its name.
+fn settle(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// The folder's full path, its lock, and the run in it, if that run may be gone on with. It is made durable by `settle` before anybody relies
+/// on it: a process that was killed over it may have left a name that a power cut takes away, and with it the run that nodes have joined.
 fn take(
     folder: &Path,
     keys: &SharedKeys,
     resume: bool,
+    settle: impl FnOnce(&Path) -> io::Result<()>,
 ) -> Result<(PathBuf, File, Option<Run>), StateError> {
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     fs::create_dir_all(&folder).map_err(failed("make the state folder", &folder))?;
@@ -205,6 +212,7 @@ fn take(
             differences,
         });
     }
+    settle(&folder).map_err(failed("synchronize", &folder))?;
     Ok((folder, lock, Some(run)))
 }
 
@@ -267,5 +275,27 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&partial, path)?;
-    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+    settle(path.parent().unwrap_or(Path::new(".")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name that is seen need not be there after a power cut.
+    #[test]
+    fn a_run_is_gone_on_with_only_once_its_file_is_durable() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, keys) = (folder.path(), SharedKeys::default());
+        let never = |_: &Path| -> io::Result<()> { panic!("there is nothing to make durable") };
+        let (.., found) = take(path, &keys, true, never).unwrap();
+        assert_eq!(found, None);
+        let begun = StateFolder::open(path, &keys, false).unwrap().run();
+        let ill = |_: &Path| Err(io::Error::other("the disk is ill"));
+        let refused = take(path, &keys, true, ill).unwrap_err().to_string();
+        assert!(refused.starts_with("cannot synchronize"), "{refused}");
+        assert!(refused.ends_with("the disk is ill"), "{refused}");
+        let opened = StateFolder::open(path, &keys, true).unwrap();
+        assert_eq!(opened.run(), begun);
+    }
 }

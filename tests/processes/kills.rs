@@ -66,3 +66,31 @@ fn a_killed_node_repeats_nothing_that_was_written_down() {
         "{said}"
     );
 }
+
+/// Over real sockets: the gateway's next life knows no model, its member holds it, and the coordinator need not send it.
+#[test]
+fn a_killed_gateway_heals_from_its_member() {
+    const GATEWAY: &str = "plant/gate";
+    let mut fleet = Fleet::start(SLOW);
+    fleet.until("the second round", |status| status["rounds"]["ended"] == 1);
+    let path = fleet
+        .workspace
+        .path()
+        .join("state/nodes/plant.gate/node/training");
+    while !path.exists() {
+        let ended = fleet
+            .process(GATEWAY)
+            .ended_within(Duration::from_millis(5));
+        assert!(!ended, "{:#?}", fleet.end(GATEWAY));
+    }
+    fleet.signal(GATEWAY, Signal::KILL);
+    fleet.end(GATEWAY);
+    fleet.begin(GATEWAY);
+    let coordinator = fleet.end("hq/gate").expect(0);
+    assert_eq!(coordinator.hash(), hash_of(SLOW));
+    let said = fleet.end(GATEWAY).expect(0).errors();
+    let healed = said.lines().find(|line| line.contains("ModelHealed"));
+    let healed = healed.unwrap_or_else(|| panic!("{said}"));
+    let expected = "ModelHealed { node: plant/gate, round: 1, kept: 0, again: 0, from: [Share { peer: plant/c, chunks: 1 }] }";
+    assert!(healed.contains(expected), "{healed}");
+}

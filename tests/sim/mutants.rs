@@ -13,7 +13,7 @@ use tombolo::simulation::{Dose, Simulation, SimulationError, SimulationReport, s
 use crate::crash_points::Case;
 use crate::dropout::COAST;
 use crate::probe::Probe;
-use crate::{crash_points, duplicate};
+use crate::{crash_points, duplicate, heal};
 
 const SEEDS_MAX: u64 = 200;
 
@@ -59,6 +59,11 @@ const MUTANTS: &[(&str, &str, Search)] = &[
         storm,
     ),
     (
+        "chunk-unverified",
+        "a gateway that heals takes a chunk whatever its value is",
+        rotten,
+    ),
+    (
         "duplicate-accepted",
         "a second process of an identity takes the first one's place",
         twin,
@@ -85,6 +90,11 @@ fn one_of(cases: Vec<Case>, seed: u64) -> Option<String> {
 
 fn rot(seed: u64) -> Option<String> {
     crash_points::rot(seed);
+    None
+}
+
+fn rotten(seed: u64) -> Option<String> {
+    heal::from_members(seed);
     None
 }
 

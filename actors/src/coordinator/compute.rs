@@ -7,6 +7,7 @@ use crate::checkpoint::{Loaded, SharedOuter};
 use crate::slab::{Slab, SlabMut};
 use tombolo_core::coordinator::{Committed, Outcome};
 use tombolo_core::outer::{self, OuterOptimizer};
+use tombolo_core::outline::Outline;
 use tombolo_core::tensor::Hash;
 use tombolo_core::trainer::{Evaluation, Trainer};
 
@@ -35,6 +36,7 @@ pub(super) fn lock(bench: &Mutex<Bench>) -> MutexGuard<'_, Bench> {
 /// What a commit needs.
 pub(super) struct Computed {
     pub(super) next: Slab,
+    pub(super) outline: Arc<Outline>,
     pub(super) outcome: Outcome,
     pub(super) weight_norm: f64,
 }
@@ -43,7 +45,7 @@ pub(super) struct Computed {
 pub(super) fn start(
     setup: &Setup,
     loaded: Option<Loaded>,
-) -> Result<(Bench, Slab, Committed), String> {
+) -> Result<(Bench, Slab, Arc<Outline>, Committed), String> {
     let plan = &setup.stage.plan;
     let mut trainer = (setup.trainer)(&setup.stage.node)?;
     let mut outer = outer::build(&plan.outer, setup.layout.len());
@@ -87,12 +89,13 @@ pub(super) fn start(
             initial.freeze()
         }
     };
-    committed.hash = Hash::of(&model);
+    let outline = Arc::new(Outline::of(&model));
+    committed.hash = outline.hash();
     let bench = Bench {
         trainer: Some(trainer),
         outer: Arc::new(Mutex::new(outer)),
     };
-    Ok((bench, model, committed))
+    Ok((bench, model, outline, committed))
 }
 
 /// The outer step on the mean, and everything that is said of its result. Blocks.
@@ -126,14 +129,16 @@ pub(super) fn compute(
     let evaluation = evaluate(trainer.as_mut(), &next);
     bench.trainer = Some(trainer);
     let evaluation = evaluation?;
+    let outline = Arc::new(Outline::of(&next));
     let outcome = Outcome {
-        hash: Hash::of(&next),
+        hash: outline.hash(),
         accuracy: evaluation.accuracy,
         loss: evaluation.loss,
     };
     let weight_norm = norm(&next);
     Ok(Computed {
         next: next.freeze(),
+        outline,
         outcome,
         weight_norm,
     })

@@ -16,7 +16,7 @@ use crate::shell::Handle;
 use crate::slab::SlabMut;
 use tombolo_core::aggregate::{Needs, Weight};
 use tombolo_core::compress::{self, Codec, Compressor, Kernels};
-use tombolo_core::coordinator::FoldError;
+use tombolo_core::coordinator::{FoldError, NoteError};
 use tombolo_core::fold::{self, ByteFold};
 use tombolo_core::ids::DomainId;
 use tombolo_core::tensor::Hash;
@@ -71,11 +71,16 @@ pub(super) fn tensors(setup: &Setup, contribution: &Contribution) -> usize {
 }
 
 /// Writes the bytes of one contribution into the journal.
-pub(super) async fn write_down(setup: &Setup, domain: &Domain) -> Result<(), String> {
+///
+/// # Errors
+/// Whether they did not come, or cannot be written.
+pub(super) async fn write_down(setup: &Setup, domain: &Domain) -> Result<(), NoteError> {
     let written = patiently(setup, async || write_down_once(setup, domain).await).await;
-    written.map_err(|error| match error {
-        FoldError::Domain(_, reason) | FoldError::Result(reason) => reason,
-    })
+    written
+        .map_err(|error| match error {
+            FoldError::Domain(_, reason) | FoldError::Result(reason) => NoteError::Bytes(reason),
+        })?
+        .map_err(NoteError::Disk)
 }
 
 /// Tries, and if a connection breaks on the way tries again until the machine would give up: a contribution is not dropped for a link that
@@ -190,7 +195,8 @@ pub(super) async fn chunk_of(
     }
 }
 
-async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<(), Trouble> {
+/// The inner error is the disk's, which asking again does not better.
+async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<Result<(), String>, Trouble> {
     let (contribution, _) = domain;
     // Never from the journal: what is there without a note may be of another life of the sender, of the same attempt and size.
     let mut source = sent(setup, domain, None).await?;
@@ -200,7 +206,9 @@ async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<(), Trouble> 
     let cleared = work(env, Work::Bytes(0), move || {
         checkpoint::clear_journal(files.as_ref(), &cleared)
     });
-    done(contribution, cleared.await)?;
+    if let Err(reason) = done(cleared.await) {
+        return Ok(Err(reason));
+    }
     let tensors = tensors(setup, contribution);
     for index in 0..contribution.chunks.len() {
         let before = index / tensors * CHUNK_ELEMENTS;
@@ -211,20 +219,17 @@ async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<(), Trouble> 
         let written = work(env, Work::Bytes(bytes as u64), move || {
             checkpoint::write_chunk(files.as_ref(), &journal, index, &pieces)
         });
-        done(contribution, written.await)?;
+        if let Err(reason) = done(written.await) {
+            return Ok(Err(reason));
+        }
     }
-    Ok(())
+    Ok(Ok(()))
 }
 
 /// Whether a change of the journal was made.
-fn done(
-    contribution: &Contribution,
-    change: Result<Result<(), CheckpointError>, OffloadPanicked>,
-) -> Result<(), Trouble> {
-    let change = change.map_err(|panicked| panicked.to_string());
-    change
-        .and_then(|change| change.map_err(|error| error.to_string()))
-        .map_err(|reason| wrong(contribution, reason))
+fn done(change: Result<Result<(), CheckpointError>, OffloadPanicked>) -> Result<(), String> {
+    let change = change.map_err(|panicked| panicked.to_string())?;
+    change.map_err(|error| error.to_string())
 }
 
 /// The journal's copy is of no use: it is not looked at again.

@@ -8,6 +8,9 @@ use tombolo_core::rng::Rng;
 const FIRST: Duration = Duration::from_millis(50);
 const MOST: Duration = Duration::from_secs(2);
 
+/// With its jitter, the longest time until a peer that is there again is dialled anew.
+pub const REDIAL_MOST: Duration = Duration::from_secs(3);
+
 /// One chain of attempts: however often another one is asked for, at most one is waited for.
 pub(super) struct Redial {
     rng: Rng,

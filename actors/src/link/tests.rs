@@ -51,14 +51,20 @@ fn words_of_another_session_are_dropped() {
         link.handle(Message::Fetch(object, reply), &mut cx);
         let tag = *link.fetches.keys().next().expect("it is asked for");
 
-        link.handle(Message::Missing(1, tag, "gone".into()), &mut cx);
+        link.handle(
+            Message::Missing(1, tag, Lack::Absent, "gone".into()),
+            &mut cx,
+        );
         assert!(matches!(answer.try_recv(), Err(TryRecvError::Empty)));
         link.handle(Message::Offered(1, OFFER | 5, object), &mut cx);
         assert!(link.offers.is_empty());
 
         link.handle(Message::Offered(2, OFFER | 5, object), &mut cx);
         assert_eq!(link.offers.len(), 1);
-        link.handle(Message::Missing(2, tag, "gone".into()), &mut cx);
+        link.handle(
+            Message::Missing(2, tag, Lack::Absent, "gone".into()),
+            &mut cx,
+        );
         assert!(matches!(
             answer.try_recv(),
             Ok(Err(FetchError::Missing { .. }))

@@ -1,10 +1,11 @@
 //! The gateway side of a node: what its [`Gateway`] decides, and the two regions of the domain's model.
 
 use super::Node;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::obtain::obtain;
+use super::obtain::{Draft, Shown, Watch, obtain};
 use crate::collective::{self, region_ref};
 use crate::coordinator;
 use crate::env::{Work, work};
@@ -15,7 +16,7 @@ use tombolo_core::gateway::{self, Gateway};
 use tombolo_core::ids::{Attempt, NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome};
 use tombolo_core::member;
-use tombolo_core::tensor::Hash;
+use tombolo_core::outline::Outline;
 use tombolo_core::view::View;
 use tombolo_core::wire::{Commit, Control, ModelRef, Object};
 use tombolo_fabric::Region;
@@ -27,8 +28,8 @@ const STALL_PER_BYTE: Duration = Duration::from_nanos(40);
 /// The gateway's two model regions: one that the domain may READ, one for the next model.
 #[derive(Default)]
 pub(super) struct Shop {
-    pub(super) shown: Option<(Hash, Region)>,
-    pub(super) next: Option<Region>,
+    pub(super) shown: Option<Shown>,
+    pub(super) next: Option<Draft>,
 }
 
 impl Node {
@@ -92,19 +93,27 @@ impl Node {
         self.setup.residual.clear();
         // What an earlier term wished for; what it has under way is thrown away when it comes.
         self.obtain = None;
+        self.wanted.send_replace(None);
         let view = self.setup.seen().view().clone();
         self.step_gateway(cx, gateway::Message::View(view));
     }
 
     /// Shows the domain a model that this node holds.
-    pub(super) fn show(&mut self, cx: &mut Cx<Self>, round: Round, hash: Hash, region: Region) {
+    pub(super) fn show(
+        &mut self,
+        cx: &mut Cx<Self>,
+        round: Round,
+        outline: Arc<Outline>,
+        region: Region,
+    ) {
+        let hash = outline.hash();
         let model = ModelRef {
             round,
             hash,
             region: region_ref(self.me(), &region),
         };
         self.shop = Some(Shop {
-            shown: Some((hash, region)),
+            shown: Some(Shown { outline, region }),
             next: None,
         });
         self.step_gateway(cx, gateway::Message::Obtained(round, Ok(model)));
@@ -184,7 +193,7 @@ impl Node {
         let (Some(bench), Some(member)) = (self.bench.take(), &self.member) else {
             return self.gather_domain(cx);
         };
-        let ((round, hash), fabric) = (member.model(), self.setup.fabric.clone());
+        let ((round, _), fabric) = (member.model(), self.setup.fabric.clone());
         let (env, bytes) = (
             self.setup.stage.env.clone(),
             Work::Bytes(self.setup.layout.len() as u64 * 4),
@@ -199,7 +208,7 @@ impl Node {
                 Ok((bench, region)) => {
                     node.bench = Some(bench);
                     match region {
-                        Ok(region) => node.show(cx, round, hash, region),
+                        Ok((region, outline)) => node.show(cx, round, outline, region),
                         Err(reason) => {
                             tracing::warn!(node = %node.me(), reason, "the model cannot be shown")
                         }
@@ -246,6 +255,7 @@ impl Node {
             gateway::Effect::Member(node, control) => self.send(&node, control),
             gateway::Effect::Obtain { round, base, hash } => {
                 self.obtain = Some((round, base, hash));
+                self.wanted.send_replace(Some(hash));
                 self.obtain_next(cx);
             }
             gateway::Effect::Gather(gather) => {
@@ -307,13 +317,17 @@ impl Node {
         let Some(mut shop) = self.shop.take() else {
             return;
         };
-        let Some((round, _, hash)) = self.obtain.take() else {
+        let Some((round, base, hash)) = self.obtain.take() else {
             self.shop = Some(shop);
             return;
         };
         let (setup, term) = (self.setup.clone(), self.term);
+        let mut watch = Watch {
+            wanted: self.wanted.subscribe(),
+            reach: self.reach.subscribe(),
+        };
         let work = async move {
-            let result = obtain(&setup, &mut shop, round, hash).await;
+            let result = obtain(&setup, &mut shop, &mut watch, round, base, hash).await;
             (shop, result)
         };
         later(cx, work, move |node, (shop, result), cx| {

@@ -4,9 +4,10 @@
 use std::collections::VecDeque;
 
 use super::Node;
-use super::bench::bench;
+use super::bench::{Bench, bench};
 use crate::collective;
 use crate::env::{Work, work};
+use crate::link::Holder;
 use crate::shell::{ASKS_MAX, Cx, later};
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
@@ -48,6 +49,8 @@ impl Node {
                 member::Message::Adopted(model, Err("the node is busy".into())),
             );
         };
+        // Without a holder its memory can be used again.
+        self.setup.shelf.let_go(Holder::Member);
         let (wanted, fabric) = (model.clone(), self.setup.fabric.clone());
         let (env, elements) = (self.setup.stage.env.clone(), self.setup.layout.len());
         let adopted = work(env.as_ref(), Work::Bytes(elements as u64 * 4), move || {
@@ -56,6 +59,7 @@ impl Node {
         });
         later(cx, adopted, move |node, adopted, cx| match adopted {
             Ok((bench, result)) => {
+                node.hold(&bench);
                 node.bench = Some(bench);
                 node.step_member(cx, member::Message::Adopted(model, result));
             }
@@ -64,6 +68,13 @@ impl Node {
                 node.rebuild(cx, member::Message::Adopted(model, result));
             }
         });
+    }
+
+    /// Shows peers that are behind the model that this node holds.
+    pub(super) fn hold(&self, bench: &Bench) {
+        if let Some(held) = bench.held() {
+            self.setup.shelf.hold(Holder::Member, held);
+        }
     }
 
     fn train(&mut self, cx: &mut Cx<Self>, train: Train) {
@@ -106,7 +117,7 @@ impl Node {
             }
             match made.unwrap_or_else(|panicked| Err(panicked.to_string())) {
                 Ok((bench, initial)) => {
-                    node.enlist(cx, bench, initial.hash, initial.export);
+                    node.enlist(cx, bench, initial.outline.hash(), initial.export);
                     node.step_member(cx, member::Message::GatewayUp);
                 }
                 Err(reason) => {

@@ -1,23 +1,33 @@
 //! What trains: the trainer, the model it starts from, and the region in which its update waits for the domain.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
+
 use super::Setup;
 use super::keep::{Diary, Keep, Kept, Made, Order};
 use crate::collective::{read_model, region_ref, write_header};
+use crate::link::Held;
 use crate::slab::copy;
 use crate::verbs::{Fabric, Readers};
 use tombolo_core::event::Event;
 use tombolo_core::ids::Round;
 use tombolo_core::member::Export;
-use tombolo_core::tensor::Hash;
+use tombolo_core::outline::Outline;
 use tombolo_core::trainer::{Snapshot, Task, Trained, Trainer};
 use tombolo_core::wire::{Exported, ModelRef, REGION_HEADER_BYTES, RegionHeader, RegionRef, Train};
 use tombolo_fabric::Region;
 
+/// After a READ that failed.
+const NO_MODEL: &str = "no model is held";
+
 /// What training and reading use; lent to the blocking work.
 pub(super) struct Bench {
     trainer: Box<dyn Trainer>,
-    /// READ straight into; empty after a READ that failed for good.
-    model: Region,
+    /// READ straight into, unless a peer still heals from it; empty after a READ that failed for good.
+    model: Arc<Region>,
+    /// Of that model; none after a READ that failed.
+    outline: Option<Arc<Outline>>,
     local: Vec<f32>,
     export: Option<Region>,
     readers: Readers,
@@ -26,11 +36,20 @@ pub(super) struct Bench {
 
 /// The model that every node can make.
 pub(super) struct Initial {
-    pub(super) hash: Hash,
+    pub(super) outline: Arc<Outline>,
     /// On a gateway: a region of it that the domain may READ.
     pub(super) shown: Option<Region>,
     /// The update that an earlier life has made.
     pub(super) export: Option<Export>,
+}
+
+/// A model's memory while peers may fetch from it.
+struct Lent(Arc<Region>);
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
 }
 
 /// Makes the trainer and the initial model. Blocks.
@@ -46,11 +65,11 @@ pub(super) fn bench(setup: &Setup) -> Result<(Bench, Initial), String> {
         .map_err(|error| error.to_string())?;
     if !setup.trains() {
         // It never needs what may be as large as all the memory there is.
-        let hash = Hash::of(&local);
+        let outline = Arc::new(Outline::of(&local));
         let (model, local) = (Region::vacant(), Vec::new());
         let (shown, export) = (None, None);
         let initial = Initial {
-            hash,
+            outline,
             shown,
             export,
         };
@@ -62,9 +81,11 @@ pub(super) fn bench(setup: &Setup) -> Result<(Bench, Initial), String> {
         .seen()
         .is_gateway()
         .then(|| shown(&setup.fabric, 0, &local));
+    let outline = Arc::new(Outline::of(&local));
     let mut bench = Bench::new(setup, trainer, model, local);
+    bench.outline = Some(outline.clone());
     let initial = Initial {
-        hash: Hash::of(&bench.local),
+        outline,
         shown: shown.transpose()?,
         export: bench.restore(setup)?,
     };
@@ -91,7 +112,8 @@ impl Bench {
     fn new(setup: &Setup, trainer: Box<dyn Trainer>, model: Region, local: Vec<f32>) -> Self {
         Bench {
             trainer,
-            model,
+            model: Arc::new(model),
+            outline: None,
             local,
             export: None,
             readers: setup.fabric.readers(),
@@ -100,11 +122,20 @@ impl Bench {
     }
 
     /// A region with the model held. Blocks.
-    pub(super) fn shown(&self, fabric: &Fabric, round: Round) -> Result<Region, String> {
-        if self.model.is_empty() {
-            return Err("no model is held".into());
-        }
-        shown(fabric, round, self.model.f32s())
+    pub(super) fn shown(
+        &self,
+        fabric: &Fabric,
+        round: Round,
+    ) -> Result<(Region, Arc<Outline>), String> {
+        let outline = self.outline.clone().ok_or(NO_MODEL)?;
+        Ok((shown(fabric, round, self.model.f32s())?, outline))
+    }
+
+    /// The model held, for peers to heal from; none if it could not be READ.
+    pub(super) fn held(&self) -> Option<Held> {
+        let outline = self.outline.clone()?;
+        let bytes = Bytes::from_owner(Lent(self.model.clone()));
+        Some(Held { outline, bytes })
     }
 
     /// READs a model and holds it. Blocks.
@@ -114,10 +145,15 @@ impl Bench {
         fabric: &Fabric,
         elements: usize,
     ) -> Result<(), String> {
-        if self.model.is_empty() {
-            self.model = fabric.allocate(elements * 4)?;
+        self.outline = None;
+        if Arc::get_mut(&mut self.model).is_none_or(|model| model.is_empty()) {
+            // A peer that heals from the model before keeps that as long as it is being sent.
+            self.model = Arc::new(fabric.allocate(elements * 4)?);
         }
-        read_model(&mut self.readers, model, &mut self.model, elements)
+        let into = Arc::get_mut(&mut self.model).ok_or("its memory is in use")?;
+        let outline = read_model(&mut self.readers, model, into, elements)?;
+        self.outline = Some(Arc::new(outline));
+        Ok(())
     }
 
     /// Shows the update that an earlier life has made, and gives the trainer its state back. Blocks.
@@ -183,8 +219,8 @@ impl Bench {
         setup: &Setup,
         order: &Train,
     ) -> Result<(Trained, RegionRef), String> {
-        if self.model.is_empty() {
-            return Err("no model is held".into());
+        if self.outline.is_none() {
+            return Err(NO_MODEL.into());
         }
         let task = Task {
             node: setup.stage.node.clone(),

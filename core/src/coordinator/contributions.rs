@@ -1,13 +1,12 @@
 //! The second gate: domains' contributions are checked, noted, and only then acknowledged.
 
 use super::round::Phase;
-use super::{Coordinator, Effect};
+use super::{Coordinator, Effect, NoteError};
 use crate::compress::Codec;
 use crate::event::Event;
 use crate::ids::{Attempt, DomainId, Round};
 use crate::machine::Context;
 use crate::mutants;
-use crate::plan::Durability;
 use crate::wire::{Answer, CHUNK_ELEMENTS, Contribution, Control, Encoding};
 
 impl Coordinator {
@@ -113,7 +112,7 @@ impl Coordinator {
         round: Round,
         domain: DomainId,
         attempt: Attempt,
-        result: Result<(), String>,
+        result: Result<(), NoteError>,
     ) {
         let Some(current) = self
             .current
@@ -152,12 +151,12 @@ impl Coordinator {
                 current.noted.insert(domain.clone(), contribution);
                 Answer::Acknowledged
             }
-            Err(reason) => {
-                let reason = format!("the coordinator could not note it: {reason}");
+            Err(error) => {
+                let reason = format!("the coordinator could not note it: {error}");
                 if !current.noted.contains_key(&domain) {
                     // What is written down of nobody is waited for by nobody: a disk that takes nothing is told now, not at the deadline.
-                    // With a journal it may be the sender that is lost, with the bytes: it has a successor, and members that hold their updates.
-                    if self.plan.round.durability == Durability::Resend {
+                    // A sender that is lost with its bytes has a successor, and members that hold their updates.
+                    if matches!(error, NoteError::Disk(_)) {
                         for member in &contribution.members {
                             current.failed.insert(member.clone(), reason.clone());
                         }

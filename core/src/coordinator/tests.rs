@@ -491,7 +491,12 @@ fn what_is_not_acceptable_is_refused_and_nobody_waits_for_it() {
 fn a_contribution_that_cannot_be_noted_is_refused_with_the_reason() {
     let mut run = Run::weighed(some(&[1, 1], 1, 1));
     run.contribute(0, 0, &["d0/n0"]);
-    let effects = run.tell(Message::Noted(1, d(0), 0, Err("disk full".into())));
+    let effects = run.tell(Message::Noted(
+        1,
+        d(0),
+        0,
+        Err(NoteError::Disk("disk full".into())),
+    ));
     let [
         Effect::Tell(
             _,

@@ -108,10 +108,11 @@ fn a_domain_that_only_looks_on_hears_of_models_and_fetches_none() {
         hash: hash(1),
         nodes: vec![],
     });
-    assert_eq!(hq.commit(1, 0), [seen.clone()]);
+    let seen = [seen];
+    assert_eq!(hq.commit(1, 0), seen);
     assert_eq!(hq.commit(1, 0), [], "once");
     hq.tell(Message::CoordinatorUp);
-    assert_eq!(hq.commit(1, 0), [seen], "another life has not heard it");
+    assert_eq!(hq.commit(1, 0), seen, "another life has not heard it");
 }
 
 #[test]

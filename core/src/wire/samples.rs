@@ -53,7 +53,11 @@ pub fn controls() -> Vec<Control> {
     vec![
         Control::Fetch {
             tag: 8,
-            object: Object::Model(round),
+            object: Object::Outline(hash),
+        },
+        Control::Fetch {
+            tag: 10,
+            object: Object::Chunk(hash, 5),
         },
         Control::Fetch {
             tag: 9,
@@ -65,6 +69,12 @@ pub fn controls() -> Vec<Control> {
         },
         Control::Missing {
             tag: 7,
+            lack: Lack::Absent,
+            reason: reason.clone(),
+        },
+        Control::Missing {
+            tag: 8,
+            lack: Lack::Busy,
             reason: reason.clone(),
         },
         Control::Endpoint(vec![1, 2, 3]),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tombolo_core::coordinator::{Committed, Message, Noted, Resumed, Weighing};
+use tombolo_core::coordinator::{Committed, Message, NoteError, Noted, Resumed, Weighing};
 use tombolo_core::event::{Event, RoundRecord};
 use tombolo_core::ids::{Attempt, DomainId, Round};
 use tombolo_core::tensor::Hash;
@@ -135,7 +135,7 @@ impl World {
                 contribution.round,
                 contribution.domain,
                 contribution.attempt,
-                result,
+                result.map_err(NoteError::Disk),
             ),
             Write::End(record, hash) => {
                 let round = record.round;

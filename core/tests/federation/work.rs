@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tombolo_core::aggregate::{Weight, check};
-use tombolo_core::coordinator::{Effect, FoldError, Message, Outcome};
+use tombolo_core::coordinator::{Effect, FoldError, Message, NoteError, Outcome};
 use tombolo_core::gateway::{self, Collect, Gather};
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::member::{self, Export};
@@ -546,7 +546,8 @@ impl World {
                     attempt,
                     ..
                 } = contribution;
-                let told = Message::Noted(round, domain, attempt, Err(reason.to_owned()));
+                let error = NoteError::Bytes(reason.to_owned());
+                let told = Message::Noted(round, domain, attempt, Err(error));
                 self.reply(life, 1, 5, told);
             }
         }

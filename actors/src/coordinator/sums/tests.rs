@@ -9,8 +9,11 @@ use crate::testing::{Memory, deaf};
 use tombolo_core::ids::NodeId;
 use tombolo_core::tensor::Layout;
 
+/// Two numbers.
+const SENT: &[u8] = &[0, 0, 128, 63, 0, 0, 0, 64];
+
 /// A coordinator whose own domain's contribution is on the shelf.
-fn setup(files: Arc<Memory>, sent: &'static [u8]) -> Setup {
+fn setup(files: Arc<dyn Files>, sent: &'static [u8]) -> Setup {
     let (stage, env, _) = stage();
     assert!(env.files.set(files).is_ok());
     let shelf = Shelf::default();
@@ -51,7 +54,6 @@ fn contribution(sent: &[u8]) -> Contribution {
 /// contribution of that attempt is another one, and the journal has to hold that.
 #[test]
 fn the_journal_holds_what_is_acknowledged_and_not_what_was_there_before() {
-    const SENT: &[u8] = &[0, 0, 128, 63, 0, 0, 0, 64];
     let before: [&[&[u8]]; 4] = [&[&[7; 8]], &[&[7; 8], &[7; 8]], &[&SENT[..4]], &[]];
     for left in before {
         on_one_thread(true, async {
@@ -69,4 +71,50 @@ fn the_journal_holds_what_is_acknowledged_and_not_what_was_there_before() {
             assert_eq!(kept.unwrap(), SENT, "there was {left:?}");
         });
     }
+}
+
+/// A disk on which nothing fits any more.
+struct Full;
+
+impl Files for Full {
+    fn read(&self, _: &str) -> std::io::Result<Vec<u8>> {
+        Err(std::io::ErrorKind::NotFound.into())
+    }
+
+    fn replace(&self, _: &str, _: &[&[u8]]) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::StorageFull.into())
+    }
+
+    fn create(&self, path: &str, contents: &[u8]) -> std::io::Result<()> {
+        self.replace(path, &[contents])
+    }
+
+    fn list(&self, _: &str) -> std::io::Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    fn remove(&self, _: &str) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn settle(&self, _: &str) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The coordinator ends the round over its own disk, and waits for another gateway where the sender is to blame.
+#[test]
+fn who_is_to_blame_for_what_is_not_in_the_journal_is_told() {
+    on_one_thread(true, async {
+        let whole = contribution(SENT);
+        let full = setup(Arc::new(Full), SENT);
+        let error = write_down(&full, &(whole.clone(), None)).await;
+        assert!(
+            matches!(&error, Err(NoteError::Disk(reason)) if reason.contains("contribution-hq.0/000000.f32")),
+            "{error:?}"
+        );
+        let other = setup(Arc::new(Memory::default()), &SENT[..4]);
+        let error = write_down(&other, &(whole, None)).await;
+        assert!(matches!(error, Err(NoteError::Bytes(_))), "{error:?}");
+    });
 }

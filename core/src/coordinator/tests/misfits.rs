@@ -1,6 +1,7 @@
 //! What does not fit the coordinator: a domain with another past, and a disk that takes nothing.
 
 use super::*;
+use crate::plan::Durability;
 
 /// A commit is told only once it is written down: who holds more, or another model of the same round, comes from another run.
 #[test]
@@ -45,15 +46,20 @@ fn a_domain_with_another_past_is_sent_away_naming_both_sides() {
     }
 }
 
-/// A disk that takes nothing is told at once, whatever the deadline.
+/// A disk that takes nothing is told at once, whatever the deadline, with a journal or without.
 #[test]
 fn a_round_that_cannot_be_noted_is_not_waited_for() {
-    let mut run = Run::weighed(plan(&[1, 1]));
-    run.contribute(0, 0, &["d0/n0"]);
-    run.tell(Message::Noted(1, d(0), 0, Err("disk full".into())));
-    let record = run.last_record();
-    assert_eq!(record.state, RoundState::Aborted);
-    assert!(record.reason.contains("disk full"), "{}", record.reason);
-    let named = |event: &Event| matches!(event, Event::DomainDropped { domain, reason, .. } if *domain == d(0) && reason.contains("disk full"));
-    assert!(run.events.iter().any(named), "{:?}", run.events);
+    for durability in [Durability::Resend, Durability::Journal] {
+        let mut plan = plan(&[1, 1]);
+        plan.round.durability = durability;
+        let mut run = Run::weighed(plan);
+        run.contribute(0, 0, &["d0/n0"]);
+        let full = NoteError::Disk("disk full".into());
+        run.tell(Message::Noted(1, d(0), 0, Err(full)));
+        let record = run.last_record();
+        assert_eq!(record.state, RoundState::Aborted);
+        assert!(record.reason.contains("disk full"), "{}", record.reason);
+        let named = |event: &Event| matches!(event, Event::DomainDropped { domain, reason, .. } if *domain == d(0) && reason.contains("disk full"));
+        assert!(run.events.iter().any(named), "{:?}", run.events);
+    }
 }

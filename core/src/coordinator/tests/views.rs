@@ -225,7 +225,7 @@ fn a_sum_whose_bytes_are_lost_with_its_gateway_is_made_again_by_the_next_one() {
     run.contribute(1, 0, &["d1/n0", "d1/n1", "d1/n2"]);
     run.contribute(0, 0, &["d0/n0", "d0/n1"]);
     run.noted(0, 0);
-    let lost = Err("out of reach".into());
+    let lost = Err(NoteError::Bytes("out of reach".into()));
     run.tell(Message::Noted(1, d(1), 0, lost));
     assert!(
         run.machine.current.is_some(),
