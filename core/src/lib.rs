@@ -44,6 +44,7 @@ pub mod mutants;
 pub mod outer;
 pub mod plan;
 pub mod rng;
+pub mod staleness;
 pub mod tensor;
 pub mod text;
 pub mod time;

@@ -1,3 +1,4 @@
+mod asynchronous;
 mod closing;
 mod misfits;
 mod objections;
@@ -994,6 +995,7 @@ fn loaded(round: Round) -> Committed {
         accuracy: 0.0,
         loss: 0.0,
         view: None,
+        past: Default::default(),
     }
 }
 
@@ -1041,6 +1043,7 @@ fn open(round: Round, base: Round, cohort: &[&str]) -> Control {
         attempt: 0,
         sync_every: crate::plan::SyncEvery::Steps(1),
         seed: 7,
+        fresh: None,
     })
 }
 
@@ -1060,6 +1063,7 @@ fn reported(round: Round, report: Report) -> Control {
     Control::Reported {
         round,
         epoch: 1,
+        trained_for: round,
         report,
     }
 }

@@ -1,3 +1,4 @@
+mod asynchronous;
 mod each;
 mod ending;
 mod large;
@@ -912,6 +913,7 @@ fn open_of(round: Round, base: Round) -> Open {
         attempt: 0,
         sync_every: SyncEvery::Steps(1),
         seed: 7,
+        fresh: None,
     }
 }
 
@@ -924,6 +926,7 @@ fn train(round: Round, base: Round) -> Train {
         model: model(base),
         sync_every: SyncEvery::Steps(1),
         seed: 7,
+        oldest: None,
     }
 }
 
