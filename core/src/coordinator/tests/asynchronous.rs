@@ -240,7 +240,7 @@ fn updates_that_wait_do_not_shorten_the_deadline_of_those_that_are_made() {
     for round in 1..=7 {
         let index = round - 1;
         let nodes = [format!("d0/n{index}"), format!("d1/n{index}")];
-        run.version(round, &[(&nodes[0], 1), (&nodes[1], 1)][..]);
+        run.version(round, &[(nodes[0].as_str(), 1), (nodes[1].as_str(), 1)]);
     }
     let opened = run.events.iter().filter_map(|event| match event {
         Event::RoundOpened { deadline_ms, .. } => Some(*deadline_ms),
