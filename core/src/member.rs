@@ -610,11 +610,11 @@ mod tests {
     }
 
     fn begins(effects: &[Effect]) -> Option<Round> {
-        let trains = effects.iter().filter_map(|effect| match effect {
+        let mut trains = effects.iter().filter_map(|effect| match effect {
             Effect::Train(train) => Some(train.round),
             _ => None,
         });
-        trains.last()
+        trains.next_back()
     }
 
     /// Versions come while it trains; what it makes is still wanted, and it begins nothing else before.

@@ -47,7 +47,7 @@ impl Discount {
         match self {
             Discount::Constant => 1.0,
             // Rounded once, the same on every machine; a power is as good as the machine's library.
-            Discount::Polynomial { exponent } if exponent == 0.5 => 1.0 / age.sqrt(),
+            Discount::Polynomial { exponent: 0.5 } => 1.0 / age.sqrt(),
             Discount::Polynomial { exponent } => age.powf(-exponent),
         }
     }

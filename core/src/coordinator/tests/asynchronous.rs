@@ -135,11 +135,11 @@ fn an_update_counts_for_less_the_more_versions_it_is_old() {
     assert_eq!(run.staleness(), [0, 1]);
     run.version(3, &[("d0/n1", 1), ("d1/n0", 2)]);
     assert_eq!(run.staleness(), [2, 1]);
-    let discounted = run.effects.iter().filter_map(|effect| match effect {
+    let mut discounted = run.effects.iter().filter_map(|effect| match effect {
         Effect::Fix(weighing) => Some(&weighing.weights),
         _ => None,
     });
-    let last = discounted.last().unwrap();
+    let last = discounted.next_back().unwrap();
     let weights: Vec<f64> = last.iter().map(|weight| weight.weight).collect();
     assert_eq!(weights, [1.0 / 3f64.sqrt(), 1.0 / 2f64.sqrt()]);
     assert_eq!(last[0].reason, "2 versions old: times 0.5774");
@@ -157,7 +157,7 @@ fn an_update_that_is_in_a_version_is_in_no_other() {
     run.version(1, &[("d0/n0", 1), ("d1/n0", 1)]);
     let again = reported_for(2, "d0/n0", 1);
     assert_eq!(run.objects(again), Some(Objection::Replayed));
-    let opened = run.effects.iter().filter_map(|effect| match effect {
+    let mut opened = run.effects.iter().filter_map(|effect| match effect {
         Effect::Tell(to, Control::Open(open)) if *to == d(0) => Some(open),
         _ => None,
     });
@@ -166,7 +166,7 @@ fn an_update_that_is_in_a_version_is_in_no_other() {
         spent: vec![(n("d0/n0"), 1)],
     };
     assert_eq!(
-        opened.last().unwrap().fresh,
+        opened.next_back().unwrap().fresh,
         Some(fresh),
         "its node is told"
     );
@@ -242,11 +242,11 @@ fn updates_that_wait_do_not_shorten_the_deadline_of_those_that_are_made() {
         let nodes = [format!("d0/n{index}"), format!("d1/n{index}")];
         run.version(round, &[(nodes[0].as_str(), 1), (nodes[1].as_str(), 1)]);
     }
-    let opened = run.events.iter().filter_map(|event| match event {
+    let mut opened = run.events.iter().filter_map(|event| match event {
         Event::RoundOpened { deadline_ms, .. } => Some(*deadline_ms),
         _ => None,
     });
-    assert!(opened.last().unwrap() >= 180_000);
+    assert!(opened.next_back().unwrap() >= 180_000);
 }
 
 #[test]
