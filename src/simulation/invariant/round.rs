@@ -171,7 +171,7 @@ impl Rounds {
                 );
                 cx.violated("ROUND-2", what);
             }
-            let since = self.ended.range(made..round);
+            let since = self.ended.range(made.min(round)..round);
             let age = since
                 .filter(|(_, state)| **state != RoundState::Aborted)
                 .count() as u64;
