@@ -9,7 +9,7 @@ mod status;
 pub use client::{ControlError, PromoteError, ReadmitError, processes, promote, readmit};
 pub use status::{
     LinkState, LinkStatus, MemberStatus, MembershipStatus, NodeStatus, NotPromoted, Open, Request,
-    Response, RoundsStatus, Status,
+    Response, RoundMode, RoundsStatus, Status,
 };
 
 pub(crate) use status::{History, Sources};

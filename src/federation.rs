@@ -79,6 +79,9 @@ pub enum FederationError {
         /// Why.
         reason: String,
     },
+    /// A rule that the program registered, in a mode in which it cannot be.
+    #[error("{0}")]
+    Rule(String),
     /// A socket that cannot be had.
     #[error(
         "{node} cannot listen on {address}: {reason}; free the port, or change `listen` of {node} in the topology"
@@ -361,6 +364,7 @@ impl Federation {
     /// See [`FederationError`].
     pub fn prepare(&self) -> Result<(), FederationError> {
         self.blueprint.check_rules()?;
+        self.blueprint.check_mode().map_err(FederationError::Rule)?;
         self.make_pki()?;
         let plan = self.plan();
         let nodes = plan.nodes().map(|node| node.id.clone()).collect();
@@ -383,6 +387,7 @@ impl Federation {
     /// Whatever can fail comes before the state folder is taken: a start that was refused leaves no run behind.
     fn start(self, nodes: BTreeSet<NodeId>) -> Result<Running, FederationError> {
         self.blueprint.check_rules()?;
+        self.blueprint.check_mode().map_err(FederationError::Rule)?;
         // Whoever never coordinates needs no way to the store, nor credentials for it.
         let may_coordinate = |node| self.plan().may_coordinate(node);
         let objects = match nodes.iter().any(may_coordinate) {

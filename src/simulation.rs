@@ -379,6 +379,9 @@ impl Simulation {
     /// Whether all of it can be.
     fn prepare(&self, faults: &FaultPlan) -> Result<(), SimulationError> {
         self.blueprint.check_rules()?;
+        self.blueprint
+            .check_mode()
+            .map_err(SimulationError::Start)?;
         Ok(faults.check(self.plan())?)
     }
 }

@@ -212,7 +212,7 @@ impl Bench {
 
     fn folds(&mut self, fold: &Fold) -> Result<RegionRef, (NodeId, String)> {
         let own = self.node.clone();
-        self.expect_all(&fold.terms, exported(fold.epoch, fold.round))?;
+        self.expect_all(&fold.terms)?;
         let elements = self.slices.last().map_or(0, |last| last.end);
         let mut output = match self.output.take() {
             Some(output) => output,
@@ -330,9 +330,10 @@ impl Bench {
         Ok((Bytes::from(encoded.take()), parcel))
     }
 
-    /// Refuses a term whose region holds anything else.
-    fn expect_all(&mut self, terms: &[Term], header: RegionHeader) -> Result<(), (NodeId, String)> {
+    /// Refuses a term whose region holds anything else than what was trained for its round.
+    fn expect_all(&mut self, terms: &[Term]) -> Result<(), (NodeId, String)> {
         terms.iter().try_for_each(|term| {
+            let header = exported(term.epoch, term.round);
             let expected = self.readers.expect(&term.region, header);
             expected.map_err(|reason| (term.node.clone(), reason))
         })
@@ -341,7 +342,7 @@ impl Bench {
     /// Every update, clipped: the first chunk of each in turn, then the second of each. Verified slice by slice, as it is for a fold.
     fn collect(&mut self, collect: &Collect) -> Gathered {
         let elements = self.slices.last().map_or(0, |last| last.end);
-        self.expect_all(&collect.terms, exported(collect.epoch, collect.round))?;
+        self.expect_all(&collect.terms)?;
         let mut updates = self.pool.take(elements * collect.terms.len());
         let mut hashers = vec![blake3::Hasher::new(); collect.terms.len()];
         let (mut left, mut hashes) = (&mut updates[..], Vec::new());

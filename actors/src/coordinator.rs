@@ -470,8 +470,12 @@ impl Coordinator {
         });
     }
 
-    fn report(&self, record: RoundRecord) {
+    fn report(&self, mut record: RoundRecord) {
         self.setup.durable().reported = Some(record.round);
+        if let Some(version) = &mut record.version {
+            // It is for the next coordinator, not for people.
+            version.past = None;
+        }
         self.setup.stage.report(Event::Round(record));
     }
 
@@ -526,7 +530,7 @@ impl Coordinator {
         let round = last.map_or(0, |record| record.round);
         let before = self.setup.durable().reported.replace(round);
         if let Some(record) = last.filter(|_| before.is_some_and(|before| before < round)) {
-            self.setup.stage.report(Event::Round(record.clone()));
+            self.report(record.clone());
         }
     }
 

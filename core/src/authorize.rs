@@ -90,6 +90,7 @@ pub fn authorize(
         }
         Control::DomainJoin(_)
         | Control::Reported { .. }
+        | Control::Stale { .. }
         | Control::TrainingFailed { .. }
         | Control::Unreachable { .. }
         | Control::Contribute(_)
@@ -200,8 +201,8 @@ mod tests {
             "Resync" | "Open" | "Weigh" | "Answer" | "Commit" | "Abort" | "Finish" => {
                 (Part::Gateway, vec![("d0/n0", "d0/n0"), ("d0/n0", "d1/n0")])
             }
-            "DomainJoin" | "Reported" | "TrainingFailed" | "Unreachable" | "Contribute"
-            | "Standing" | "Adopted" => (
+            "DomainJoin" | "Reported" | "Stale" | "TrainingFailed" | "Unreachable"
+            | "Contribute" | "Standing" | "Adopted" => (
                 Part::Coordinator,
                 vec![("d0/n0", "d0/n0"), ("d1/n0", "d0/n0")],
             ),

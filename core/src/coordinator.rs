@@ -5,6 +5,9 @@
 //! state is written, the commit recorded and announced. A round that misses its deadline without a quorum, or whose result cannot be had in
 //! time or used, is aborted with the reason, and the model stays. What cannot be written down ends the run.
 //!
+//! In the asynchronous mode (see [`crate::staleness`]) the first gate opens once as many updates are in as the buffer holds, and an update that
+//! was made from an older model is one of them, of a smaller weight.
+//!
 //! Weights are on stable storage before anybody is told of them, and contributions before they are acknowledged: a coordinator that is
 //! restarted behind the first gate goes on with the same round. See [`Resumed`].
 
@@ -13,6 +16,7 @@ mod contributions;
 mod deadline;
 mod resume;
 mod round;
+mod stale;
 mod views;
 
 use std::collections::BTreeMap;
@@ -25,6 +29,7 @@ use crate::machine::{Context, Machine};
 use crate::membership::{Membership, NotLifted, Word};
 use crate::mutants;
 use crate::plan::{Deadline, Plan};
+use crate::staleness::Past;
 use crate::tensor::{Hash, Layout};
 use crate::text::clip;
 use crate::time::Micros;
@@ -113,6 +118,8 @@ pub struct Committed {
     pub loss: f64,
     /// The last view that was written down; none yet in a run's first life.
     pub view: Option<View>,
+    /// What is known of earlier updates, in the asynchronous mode.
+    pub past: Past,
 }
 
 /// What an outer step brought.
@@ -182,6 +189,10 @@ pub struct Coordinator {
     counted: (Round, Vec<NodeId>),
     adaptive: Adaptive,
     failed_in_a_row: u32,
+    /// In the asynchronous mode: whose updates up to the one for that round were refused, so that another one is needed.
+    spent: BTreeMap<NodeId, Round>,
+    /// In the asynchronous mode: when this life opened its last rounds.
+    opened: BTreeMap<Round, Micros>,
     began: Option<Micros>,
     ending: Option<Ending>,
 }
@@ -224,6 +235,8 @@ impl Coordinator {
             counted: (0, Vec::new()),
             adaptive: Adaptive::default(),
             failed_in_a_row: 0,
+            spent: BTreeMap::new(),
+            opened: BTreeMap::new(),
             began: None,
             ending: None,
         }
@@ -299,6 +312,7 @@ impl Coordinator {
         let close_by = deadline + self.plan.round.close_limit;
         let current = Current::new(round, epoch, cohort, cx.now(), deadline, close_by);
         self.current = Some(current);
+        self.remember_opening(round, cx.now());
         self.resume(cx);
         let joined: Vec<DomainId> = self.joined().cloned().collect();
         joined.iter().for_each(|domain| self.tell_open(cx, domain));
@@ -338,6 +352,7 @@ impl Coordinator {
                 .map_or(0, |known| known.saturating_add(1)),
             sync_every: self.plan.sync_every,
             seed: self.plan.seed,
+            fresh: self.fresh(domain),
         };
         cx.effect(Effect::Tell(domain.clone(), Control::Open(open)));
         if matches!(current.phase, Phase::Contributions) && !mutants::is("no-second-fold") {
@@ -384,14 +399,26 @@ impl Coordinator {
             }
             _ => {}
         }
+        let ours = |node: &NodeId| node.domain() == domain;
+        if let Control::Reported {
+            round,
+            trained_for,
+            report,
+            ..
+        } = &control
+            && ours(&report.node)
+            && !self.takes(cx, *round, &report.node, *trained_for)
+        {
+            return;
+        }
         let Some(current) = &mut self.current else {
             return;
         };
-        let ours = |node: &NodeId| node.domain() == domain;
         match control {
             Control::Reported {
                 round,
                 epoch,
+                trained_for,
                 report,
             } if ours(&report.node) => {
                 let node = report.node.clone();
@@ -431,7 +458,8 @@ impl Coordinator {
                 }
                 current.failed.remove(&node);
                 current.unreachable.remove(&node);
-                let took = cx.now().since(current.opened);
+                let asked = self.opened.get(&trained_for).copied();
+                let took = cx.now().since(asked.unwrap_or(current.opened));
                 current.arrivals.insert(node.clone(), took);
                 if let Some((why, reason)) = aggregate::refusal(&report) {
                     current.reports.remove(&node);
@@ -441,26 +469,40 @@ impl Coordinator {
                         node: node.clone(),
                         reason: reason.clone(),
                     });
+                    self.spent.insert(node.clone(), trained_for);
                     current.refused.insert(node, reason);
                 } else if current.phase != Phase::Reports {
-                    cx.report(Event::LateAnswered {
-                        round,
-                        from: node.to_string(),
-                    });
+                    // An asynchronous round is one of many that may take it.
+                    if self.plan.round.asynchronous.is_none() {
+                        cx.report(Event::LateAnswered {
+                            round,
+                            from: node.to_string(),
+                        });
+                    }
                 } else {
                     cx.report(Event::Reported {
                         round,
                         node: node.clone(),
                         norm: report.norm,
                     });
+                    current.trained_for.insert(node.clone(), trained_for);
+                    current.stale.remove(&node);
                     current.reports.insert(node, report);
                 }
             }
+            Control::Stale {
+                round,
+                node,
+                trained_for,
+            } if ours(&node) => self.on_stale(cx, round, node, trained_for),
             Control::TrainingFailed {
                 round,
                 node,
                 reason,
             } if round == current.round && ours(&node) => {
+                if current.cohort.contains(&node) {
+                    self.spent.insert(node.clone(), round);
+                }
                 current.failed.insert(node, reason.into());
             }
             Control::Unreachable { round, node, .. } if round == current.round && ours(&node) => {
@@ -529,7 +571,10 @@ impl Coordinator {
             return;
         }
         let reports: Vec<Report> = current.reports.values().cloned().collect();
-        let result = result.and_then(|weights| {
+        let result = result.and_then(|mut weights| {
+            if let Some(plan) = &self.plan.round.asynchronous {
+                stale::discount(plan, &committed.past, &current.trained_for, &mut weights);
+            }
             aggregate::check(&reports, &weights).map_err(|error| error.to_string())?;
             Ok(weights)
         });

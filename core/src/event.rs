@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
+use crate::staleness::Past;
 use crate::tensor::Hash;
 use crate::view::View;
 
@@ -53,6 +54,33 @@ pub struct RoundRecord {
     pub model_hash: Hash,
     /// From opening to the outcome, monotonic seconds.
     pub elapsed_s: f64,
+    /// In the asynchronous mode only.
+    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<Version>,
+}
+
+/// What is also said of a round in the asynchronous mode.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    /// How many versions were committed since each counted update was begun; in the order of `counted`.
+    pub staleness: Vec<u64>,
+    /// The round that each counted update was trained for; in that order, too.
+    pub trained_for: Vec<Round>,
+    /// For the rounds to come; in what is written down, not in what is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub past: Option<Past>,
+}
+
+impl Version {
+    /// The mean and the greatest staleness of the counted updates; zeros if there is none.
+    pub fn staleness_mean_max(&self) -> (f64, u64) {
+        let all = self.staleness.iter();
+        let most = all.clone().max().copied().unwrap_or(0);
+        (
+            all.sum::<u64>() as f64 / self.staleness.len().max(1) as f64,
+            most,
+        )
+    }
 }
 
 impl RoundRecord {
@@ -192,6 +220,13 @@ pub enum Event {
     ReplayAnswered { round: Round, from: String },
     /// An older start of a domain's fold arrived behind a newer one.
     ReorderAnswered { round: Round, from: String },
+    /// In the asynchronous mode: an update was begun too many versions ago to count. Its node goes on from the newest model.
+    StaleAnswered {
+        round: Round,
+        node: NodeId,
+        trained_for: Round,
+        staleness: u64,
+    },
     /// What arrived was made in another membership view than the open round's.
     EpochAnswered { round: Round, from: String },
     /// An update is longer than the bound: it counts by this factor less.
@@ -331,6 +366,8 @@ pub enum Objection {
     Replayed,
     /// Something newer of the same sender is here.
     Reordered,
+    /// Too many versions old, in the asynchronous mode.
+    TooStale,
     /// Another membership view.
     WrongEpoch,
     /// Other tensors, or another length, than the model's.
@@ -364,6 +401,7 @@ impl Event {
             Event::ReplayAnswered { .. } => Objection::Replayed,
             Event::ReorderAnswered { .. } => Objection::Reordered,
             Event::EpochAnswered { .. } => Objection::WrongEpoch,
+            Event::StaleAnswered { .. } => Objection::TooStale,
             Event::UpdateClipped { .. } => Objection::OverNorm,
             Event::UpdateRefused { why, .. } => *why,
             _ => return None,

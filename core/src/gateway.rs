@@ -339,6 +339,7 @@ impl Gateway {
             model: model.clone(),
             sync_every: open.sync_every,
             seed: open.seed,
+            oldest: open.fresh.as_ref().map(|fresh| fresh.oldest_of(node)),
         };
         cx.effect(Effect::Member(node.clone(), Control::Train(train)));
     }
@@ -381,14 +382,14 @@ impl Gateway {
             return;
         };
         current.attempts = current.attempts.max(open.attempt);
-        for report in current
-            .exports
-            .values()
-            .filter_map(|export| export.report.clone())
-        {
+        for export in current.exports.values() {
+            let Some(report) = export.report.clone() else {
+                continue;
+            };
             cx.effect(Effect::Tell(Control::Reported {
                 round: open.round,
                 epoch: open.epoch,
+                trained_for: export.exported.round,
                 report,
             }));
         }
@@ -528,6 +529,8 @@ impl Gateway {
             } => {
                 if token.is_some_and(|token| token != self.life) {
                     // It could not do what an earlier gateway asked for; it was asked anew since.
+                } else if self.holds_update_of(&node) {
+                    // The next one failed; the one that the round has is not worse for it.
                 } else if self.round() == Some(round) {
                     self.unreadable(cx, &node, &reason);
                 } else if let Some(model) = self.model.clone().filter(|model| model.round >= round)
@@ -549,6 +552,12 @@ impl Gateway {
             }
             _ => {}
         }
+    }
+
+    /// Whether an asynchronous round has a member's update already, while the member goes on.
+    fn holds_update_of(&self, node: &NodeId) -> bool {
+        let current = self.current.as_ref();
+        current.is_some_and(|now| now.open.fresh.is_some() && now.exports.contains_key(node))
     }
 
     /// Gives the work of a member that leaves to others. What it brought to the round counts until the view without it is here.

@@ -47,6 +47,7 @@ pub mod outer;
 pub mod outline;
 pub mod plan;
 pub mod rng;
+pub mod staleness;
 pub mod tensor;
 pub mod text;
 pub mod time;

@@ -1,7 +1,8 @@
 //! A node within its domain: adopts models, trains, exports, in that order and one thing at a time.
 //!
 //! The blocking work is done elsewhere; while it runs, the newest order of each kind waits. An order that a newer one has made pointless
-//! is forgotten. A node that leaves says so until the view without it is here, and begins no training any more.
+//! is forgotten. In the asynchronous mode a node holds its update until that has counted, and meanwhile makes one more if there is a newer model
+//! to begin with. A node that leaves says so until the view without it is here, and begins no training any more.
 
 use crate::event::Event;
 use crate::ids::{NodeId, Round};
@@ -55,6 +56,8 @@ pub struct Member {
     train: Option<Train>,
     running: Option<Train>,
     exported: Option<Export>,
+    /// In the asynchronous mode: the next update, while the one before may still be READ.
+    ahead: Option<Export>,
 }
 
 /// The last update, and what it was made for.
@@ -93,12 +96,18 @@ impl Member {
             train: None,
             running: None,
             exported: None,
+            ahead: None,
         }
     }
 
     /// Takes up an update that an earlier life has made: it is never made twice.
     pub fn restore(&mut self, export: Export) {
         self.exported = Some(export);
+    }
+
+    /// The region whose update the domain may still READ, so that the next one must lie in another.
+    pub fn held(&self) -> Option<&RegionRef> {
+        self.exported.as_ref().map(|held| &held.exported.region)
     }
 
     /// The model held.
@@ -131,12 +140,42 @@ impl Member {
         }
         self.busy = true;
         self.running = Some(train.clone());
-        self.exported = None;
+        if train.oldest.is_none() {
+            self.exported = None;
+        }
         cx.report(Event::TrainingStarted {
             node: self.node.clone(),
             round: train.round,
         });
         cx.effect(Effect::Train(train));
+    }
+}
+
+impl Member {
+    /// An order of an asynchronous round: updates from this round on may count in it, and are not made twice.
+    fn on_asynchronous(&mut self, cx: &mut Context<'_, Effect>, train: Train, oldest: Round) {
+        let answers = |held: &Export| {
+            held.run == train.run && (oldest..=train.round).contains(&held.exported.round)
+        };
+        self.exported = self.exported.take().filter(answers);
+        self.ahead = self.ahead.take().filter(answers);
+        if self.exported.is_none() {
+            self.exported = self.ahead.take();
+        }
+        if let Some(held) = &self.exported {
+            cx.effect(Effect::Tell(Control::Exported(held.exported.clone())));
+        }
+        if let Some(running) = &mut self.running
+            && running.run == train.run
+            && running.round >= oldest
+        {
+            running.token = train.token;
+            return;
+        }
+        let newer = |held: &Export| held.base != train.model.hash;
+        if self.ahead.is_none() && self.exported.as_ref().is_none_or(newer) {
+            self.train = Some(train);
+        }
     }
 }
 
@@ -164,10 +203,13 @@ impl Machine for Member {
             }
             Message::Train(train) => {
                 let done = self.exported.as_ref();
-                if let Some(done) = done.filter(|done| done.answers(&train)) {
+                let is_over = train.round <= self.round;
+                if let Some(oldest) = train.oldest.filter(|_| !is_over) {
+                    self.on_asynchronous(cx, train, oldest);
+                } else if let Some(done) = done.filter(|done| done.answers(&train)) {
                     // Asked again: the same update, never trained twice.
                     cx.effect(Effect::Tell(Control::Exported(done.exported.clone())));
-                } else if train.round <= self.round {
+                } else if is_over {
                     // An echo: that round is committed, and this node holds its model.
                     cx.effect(Effect::Tell(Control::Holds {
                         round: self.round,
@@ -265,12 +307,17 @@ impl Machine for Member {
                             steps: trained.steps,
                             learning_rate: trained.learning_rate,
                         };
-                        self.exported = Some(Export {
+                        let export = Export {
                             run: running.run,
                             base: running.model.hash,
                             exported: exported.clone(),
-                        });
-                        cx.effect(Effect::Tell(Control::Exported(exported)));
+                        };
+                        if self.exported.is_some() {
+                            self.ahead = Some(export);
+                        } else {
+                            self.exported = Some(export);
+                            cx.effect(Effect::Tell(Control::Exported(exported)));
+                        }
                     }
                     (Some(running), Err(reason)) => {
                         let token = Some(running.token);
@@ -327,6 +374,7 @@ mod tests {
             model: model(round - 1),
             sync_every: SyncEvery::Steps(1),
             seed: 7,
+            oldest: None,
         }
     }
 
@@ -535,5 +583,102 @@ mod tests {
                 reason: "no rows".into()
             })]
         );
+    }
+
+    // ---- the asynchronous mode ----
+
+    fn train_with(round: Round, base: Round, oldest: Round) -> Message {
+        let train = Train {
+            oldest: Some(oldest),
+            model: model(base),
+            ..train(round)
+        };
+        Message::Train(train)
+    }
+
+    fn trained_in(key: u64) -> Result<(Trained, RegionRef), String> {
+        let (trained, region) = trained()?;
+        Ok((trained, RegionRef { key, ..region }))
+    }
+
+    fn exports(effects: &[Effect]) -> Vec<Round> {
+        let exports = effects.iter().filter_map(|effect| match effect {
+            Effect::Tell(Control::Exported(exported)) => Some(exported.round),
+            _ => None,
+        });
+        exports.collect()
+    }
+
+    fn begins(effects: &[Effect]) -> Option<Round> {
+        let mut trains = effects.iter().filter_map(|effect| match effect {
+            Effect::Train(train) => Some(train.round),
+            _ => None,
+        });
+        trains.next_back()
+    }
+
+    /// Versions come while it trains; what it makes is still wanted, and it begins nothing else before.
+    #[test]
+    fn a_slow_node_ends_what_it_began_and_offers_it_in_a_later_round() {
+        let mut member = member();
+        assert_eq!(begins(&tell(&mut member, train_with(1, 0, 1))), Some(1));
+        tell(&mut member, Message::Adopt(model(1)));
+        assert_eq!(tell(&mut member, train_with(2, 1, 1)), []);
+        let effects = tell(&mut member, Message::Trained(1, trained()));
+        assert_eq!(exports(&effects), [1]);
+        tell(&mut member, Message::Adopted(model(1), Ok(())));
+        let effects = tell(&mut member, train_with(2, 1, 1));
+        assert_eq!(exports(&effects), [1], "asked again, the same update");
+        assert_eq!(begins(&effects), Some(2), "and there is a newer model");
+    }
+
+    #[test]
+    fn the_next_update_waits_in_silence_until_the_one_before_has_counted() {
+        let mut member = member();
+        tell(&mut member, train_with(1, 0, 1));
+        tell(&mut member, Message::Trained(1, trained_in(9)));
+        tell(&mut member, Message::Adopt(model(1)));
+        tell(&mut member, Message::Adopted(model(1), Ok(())));
+        tell(&mut member, train_with(2, 1, 1));
+        assert_eq!(member.held().map(|held| held.key), Some(9));
+        let effects = tell(&mut member, Message::Trained(2, trained_in(10)));
+        assert_eq!(exports(&effects), [0; 0]);
+        // A third would need a third region.
+        tell(&mut member, Message::Adopt(model(2)));
+        tell(&mut member, Message::Adopted(model(2), Ok(())));
+        let effects = tell(&mut member, train_with(3, 2, 1));
+        assert_eq!((exports(&effects), begins(&effects)), (vec![1], None));
+        let effects = tell(&mut member, train_with(3, 2, 2));
+        assert_eq!((exports(&effects), begins(&effects)), (vec![2], Some(3)));
+        assert_eq!(member.held().map(|held| held.key), Some(10));
+    }
+
+    #[test]
+    fn nothing_is_trained_twice_from_one_model() {
+        let mut member = member();
+        tell(&mut member, train_with(1, 0, 1));
+        tell(&mut member, Message::Trained(1, trained()));
+        // Round 1 was aborted.
+        let effects = tell(&mut member, train_with(2, 0, 1));
+        assert_eq!((exports(&effects), begins(&effects)), (vec![1], None));
+        // It cannot be used: then it is.
+        let effects = tell(&mut member, train_with(3, 0, 2));
+        assert_eq!((exports(&effects), begins(&effects)), (vec![], Some(3)));
+    }
+
+    #[test]
+    fn what_ended_too_late_is_told_and_the_newest_order_begun() {
+        let mut member = member();
+        tell(&mut member, train_with(1, 0, 1));
+        tell(&mut member, Message::Adopt(model(5)));
+        assert_eq!(tell(&mut member, train_with(6, 5, 4)), []);
+        let effects = tell(&mut member, Message::Trained(1, trained()));
+        assert_eq!(
+            exports(&effects),
+            [1],
+            "whoever asked hears that it is there"
+        );
+        let effects = tell(&mut member, Message::Adopted(model(5), Ok(())));
+        assert_eq!(begins(&effects), Some(6));
     }
 }

@@ -64,6 +64,18 @@ pub const CORE: &[Mutant] = &[
         "a member holds what it has read, whatever its hash",
     ),
     ("no-quorum", "a round closes with whoever came"),
+    (
+        "counted-forgotten",
+        "asynchronous rounds do not know which updates are in a version already",
+    ),
+    (
+        "stale-in-full",
+        "what was made from an old model counts like what is new",
+    ),
+    (
+        "limit-ignored",
+        "asynchronous rounds take updates of any age",
+    ),
 ];
 
 /// Whether the bug of that name is planted for this thread.

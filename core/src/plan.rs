@@ -12,6 +12,7 @@ use crate::aggregate::Needs;
 use crate::compress::Codec;
 use crate::congestion::Law;
 use crate::ids::{DomainId, NodeId, Round};
+use crate::staleness::AsyncPlan;
 
 pub use crate::ladder::Cooldown;
 
@@ -78,6 +79,8 @@ pub struct RoundPlan {
     pub durability: Durability,
     /// Who explicitly takes no part in which round.
     pub absent: BTreeMap<Round, Vec<NodeId>>,
+    /// Rounds do not wait for each other's nodes: none in the synchronous mode.
+    pub asynchronous: Option<AsyncPlan>,
 }
 
 /// What must have arrived.

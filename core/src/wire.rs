@@ -15,6 +15,7 @@ use crate::compress::Codec;
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::membership::Word;
 use crate::plan::SyncEvery;
+use crate::staleness::Fresh;
 use crate::tensor::{Hash, Layout};
 use crate::text::Text;
 use crate::view::View;
@@ -28,7 +29,7 @@ pub const VERSION: u16 = 2;
 
 /// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0x4FB7_660A_1449_2DC4;
+pub const FINGERPRINT: u64 = 0xDF65_A861_19AB_2320;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;
@@ -125,6 +126,8 @@ pub struct Open {
     pub sync_every: SyncEvery,
     /// Seeds the local work.
     pub seed: u64,
+    /// In the asynchronous mode, which older updates are taken, too.
+    pub fresh: Option<Fresh>,
 }
 
 /// A node's turn in a round; from a gateway to a member.
@@ -144,14 +147,16 @@ pub struct Train {
     pub sync_every: SyncEvery,
     /// Seeds the local work.
     pub seed: u64,
+    /// In the asynchronous mode, the oldest round for which an update may have been trained that answers this.
+    pub oldest: Option<Round>,
 }
 
 /// A node's update is ready to be READ; from a member to its gateway.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Exported {
-    /// The round.
+    /// The round that it was trained for.
     pub round: Round,
-    /// The view.
+    /// The view in which that was asked for.
     pub epoch: Epoch,
     /// Where the update lies.
     pub region: RegionRef,
@@ -165,7 +170,7 @@ pub struct Exported {
     pub learning_rate: f64,
 }
 
-/// Asks a rank to measure some slices of one update.
+/// Asks a rank to measure some slices of one update; round and view are those that it was trained for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Measure {
     /// Names this export to this life of the gateway; the answer repeats it.
@@ -211,6 +216,10 @@ pub struct Measured {
 pub struct Term {
     /// Whose update.
     pub node: NodeId,
+    /// The round that it was trained for.
+    pub round: Round,
+    /// The view in which that was asked for.
+    pub epoch: Epoch,
     /// Where it lies.
     pub region: RegionRef,
     /// Weight times clip factor, rounded once to f32.
@@ -434,7 +443,15 @@ pub enum Control {
     Reported {
         round: Round,
         epoch: Epoch,
+        /// The round that the update was trained for.
+        trained_for: Round,
         report: Report,
+    },
+    /// In the asynchronous mode: an update came that is too old for the round.
+    Stale {
+        round: Round,
+        node: NodeId,
+        trained_for: Round,
     },
     TrainingFailed {
         round: Round,

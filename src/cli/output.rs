@@ -182,8 +182,12 @@ impl Display {
             } else {
                 format!(" ({})", visible(&record.reason))
             };
+            let age = record.version.as_ref().map_or_else(String::new, |version| {
+                let (mean, max) = version.staleness_mean_max();
+                format!(", staleness {mean:.1} (at most {max})")
+            });
             say!(
-                "round {:>3} {}{why}: accuracy {:.4}, loss {:.4}, {}{late}",
+                "round {:>3} {}{why}: accuracy {:.4}, loss {:.4}, {}{age}{late}",
                 record.round,
                 state_word(record.state),
                 record.accuracy,
@@ -391,6 +395,7 @@ pub fn refuse(common: &Common, error: FederationError) -> Exit {
         FederationError::State(StateError::Files { .. }) => Exit::Failed,
         FederationError::UnknownNode(_)
         | FederationError::State(_)
+        | FederationError::Rule(_)
         | FederationError::StoreOccupied(_) => Exit::Usage,
         _ => Exit::Failed,
     };
@@ -475,6 +480,7 @@ mod tests {
                 bytes_up: 0,
                 model_hash: Default::default(),
                 elapsed_s: 0.0,
+                version: None,
             });
             ledger.record(&event);
             // The events of rounds 2 and 3 are lost.

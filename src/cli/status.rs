@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use super::output::{bytes, fail, print_line, refuse, waits};
 use super::{Common, Exit, Format};
-use tombolo::control::{LinkStatus, MembershipStatus, Status as Found, processes};
+use tombolo::control::{LinkStatus, MembershipStatus, RoundMode, Status as Found, processes};
 use tombolo::{Federation, FederationError};
 use tombolo_core::ids::NodeId;
 use tombolo_core::text::span;
@@ -85,7 +85,9 @@ fn show(common: &Common, status: &Found) {
     let accuracy = rounds
         .accuracy
         .map(|accuracy| format!("accuracy {accuracy:.4}"));
+    let asynchronous = rounds.mode == RoundMode::Async;
     let words = [
+        asynchronous.then(|| "asynchronous".to_owned()),
         open,
         Some(format!(
             "{} of {} rounds done",

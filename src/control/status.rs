@@ -222,6 +222,9 @@ impl fmt::Display for LinkState {
 /// How the rounds stand.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RoundsStatus {
+    /// How they follow each other.
+    #[serde(default)]
+    pub mode: RoundMode,
     /// Of so many.
     pub planned: u64,
     /// The last that ended; of nodes without the coordinator: the last whose model arrived.
@@ -237,6 +240,17 @@ pub struct RoundsStatus {
     pub loss: Option<f64>,
 }
 
+/// How rounds follow each other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RoundMode {
+    /// Each waits for its nodes.
+    #[default]
+    Sync,
+    /// Each takes the updates that are there.
+    Async,
+}
+
 /// The open round.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Open {
@@ -248,14 +262,18 @@ pub struct Open {
     pub asked: usize,
     /// Until it stops accepting.
     pub left_s: f64,
+    /// In the asynchronous mode: how many reports close it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffer: Option<usize>,
 }
 
 impl fmt::Display for Open {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let due = self.buffer.unwrap_or(self.asked);
         write!(
             f,
-            "round {}: {} of {} reports, {:.0} s left",
-            self.round, self.reports, self.asked, self.left_s
+            "round {}: {} of {due} reports, {:.0} s left",
+            self.round, self.reports, self.left_s
         )
     }
 }
@@ -421,6 +439,7 @@ impl Sources {
     /// How it stands now.
     pub fn status(&self) -> Status {
         let (now, unix) = (self.env.now(), self.env.unix_time());
+        let asynchronous = self.plan.round.asynchronous;
         let open = self.nodes.iter().find_map(|node| {
             let progress = lock(&node.board).progress;
             progress.map(|progress| Open {
@@ -428,9 +447,14 @@ impl Sources {
                 reports: progress.reports,
                 asked: progress.asked,
                 left_s: progress.deadline.since(now).as_secs_f64(),
+                buffer: asynchronous.map(|plan| plan.buffer),
             })
         });
         let rounds = RoundsStatus {
+            mode: match asynchronous {
+                None => RoundMode::Sync,
+                Some(_) => RoundMode::Async,
+            },
             open,
             ..lock(&self.history.0).clone()
         };

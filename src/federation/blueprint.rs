@@ -112,6 +112,19 @@ impl Blueprint {
         self.source.load(&Options { registered }).map(drop)
     }
 
+    /// What a registered rule is like the file does not tell: asynchronous rounds need one that weighs updates.
+    pub fn check_mode(&self) -> Result<(), String> {
+        let kind = &self.plan.aggregator.kind;
+        let needs = self.rules.get(kind).map(|rule| (rule.needs)());
+        if self.plan.round.asynchronous.is_none() || needs.is_none_or(|needs| needs == Needs::Sum) {
+            return Ok(());
+        }
+        Err(format!(
+            "the rule {kind:?} must see each update, and asynchronous rounds need one that weighs them, so that older ones count for less: \
+             write mode = \"sync\" in [round], or choose another rule"
+        ))
+    }
+
     /// Makes one trainer for the layout of the model: that of `first`, which is named if it cannot be made.
     pub fn build(mut self, first: &NodeId) -> Result<Built, String> {
         let rule = self.rules.get(&self.plan.aggregator.kind).cloned();

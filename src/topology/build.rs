@@ -14,6 +14,7 @@ use super::units::show_duration;
 use super::value::{Section, Value};
 
 mod addresses;
+mod asynchronous;
 mod domains;
 mod links;
 
@@ -45,6 +46,9 @@ pub(super) fn plan(
     let model = model(file, folder, &domains, &mut mistakes);
     let heartbeat = heartbeat(file.section("heartbeat"), &mut mistakes);
     let aggregator = rule::aggregator(file.section("aggregator"), &domains, &mut mistakes);
+    if round.asynchronous.is_some() {
+        asynchronous::check_rule(file, &aggregator, &mut mistakes);
+    }
     let outer = rule::outer(file.section("outer"), &mut mistakes);
     let home = coordinator.as_ref().map(NodeId::domain);
     links::check_codecs(file, home.as_ref(), aggregator.needs, &mut mistakes);

@@ -13,6 +13,7 @@ use tombolo_core::plan::{
     Deadline, DomainPlan, Emulate, Fabric, HeartbeatPlan, LinkPlan, OuterKind, Partition, Plan,
     Quorum, SyncEvery,
 };
+use tombolo_core::staleness::{AsyncPlan, Discount};
 
 use super::build::is_emulated;
 use super::units::{show_duration, show_rate};
@@ -123,6 +124,9 @@ fn facts(plan: &Plan) -> Vec<(&'static str, String)> {
         ("links", links),
         ("state", plan.checkpoint.folder.display().to_string()),
     ];
+    if let Some(mode) = &plan.round.asynchronous {
+        facts.insert(2, ("mode", asynchronous(mode)));
+    }
     if !plan.standby.is_empty() {
         let names: Vec<&str> = plan.standby.iter().map(|node| node.as_str()).collect();
         facts.push(("standby", names.join(" ")));
@@ -138,6 +142,19 @@ fn facts(plan: &Plan) -> Vec<(&'static str, String)> {
         facts.push(("absent", absent.collect::<Vec<_>>().join("; ")));
     }
     facts
+}
+
+/// When a version closes, and what older updates count for.
+fn asynchronous(mode: &AsyncPlan) -> String {
+    let AsyncPlan { buffer, staleness } = mode;
+    let weight = match staleness.weight {
+        Discount::Constant => "in full".to_owned(),
+        Discount::Polynomial { exponent } => format!("times (1 + versions)^-{exponent}"),
+    };
+    format!(
+        "asynchronous: {buffer} updates make a version; older ones count {weight}, up to {} versions",
+        staleness.limit
+    )
 }
 
 /// The rule, and what it costs if it is not the usual sum.
@@ -228,10 +245,21 @@ fn warnings(plan: &Plan) -> Vec<String> {
                 warnings.push("with quorum = \"all\" one slow node fails a round at the adaptive deadline: a fixed one is safer".into());
             }
         }
-        Quorum::AtLeast { nodes: least, .. } if 2 * least <= nodes => {
+        Quorum::AtLeast { nodes: least, .. }
+            if 2 * least <= nodes && plan.round.asynchronous.is_none() =>
+        {
             warnings.push(format!("a quorum of {least} of {nodes} nodes is less than a majority: few updates decide a round"));
         }
         Quorum::AtLeast { .. } => {}
+    }
+    if plan
+        .round
+        .asynchronous
+        .is_some_and(|mode| mode.buffer == nodes)
+    {
+        warnings.push(format!(
+            "a buffer of all {nodes} nodes waits for the slowest of them: fewer updates a version do not"
+        ));
     }
     if let Deadline::Fixed(deadline) = plan.round.deadline
         && plan.round.grace >= deadline

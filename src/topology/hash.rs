@@ -113,6 +113,7 @@ impl SharedKeys {
             patience: _,
             durability: _,
             absent,
+            asynchronous,
         } = round;
         self.add("round.quorum", quorum);
         self.add("round.deadline", deadline);
@@ -120,6 +121,10 @@ impl SharedKeys {
         self.add("round.failed_limit", failed_limit);
         self.add("round.close_limit", close_limit);
         self.add("round.absent", absent);
+        // Named only where it is chosen: older states of synchronous runs stay theirs.
+        if let Some(asynchronous) = asynchronous {
+            self.add("round.asynchronous", asynchronous);
+        }
     }
 
     fn add_model(&mut self, model: &ModelPlan) {

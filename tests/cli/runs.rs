@@ -1,5 +1,7 @@
 //! Runs to their end.
 
+use serde_json::Value;
+
 use crate::fixture::{PINNED, Workspace, pinned};
 
 const HARBOUR: &str = include_str!("../../examples/harbour.toml");
@@ -60,6 +62,56 @@ fn harbour_learns_and_its_json_has_the_documented_fields() {
     assert_eq!(finished["rounds"], 20);
     assert_eq!(finished["accuracy"], rounds[19]["accuracy"]);
     assert!(finished["accuracy"].as_f64().unwrap() > 0.93, "{finished}");
+}
+
+/// In one process, and in one a node.
+#[test]
+fn asynchronous_rounds_say_how_old_each_counted_update_is() {
+    let mode = "quorum = { nodes = 2 }\nmode = \"async\"\nbuffer = 3";
+    let text = pinned(6).replace("quorum = \"all\"", mode);
+    let workspace = Workspace::new(&text);
+    for arguments in [
+        "run topology.toml",
+        "run topology.toml --processes --state apart",
+    ] {
+        let output = workspace.run(arguments).expect(0);
+        let rounds = output.events("round");
+        assert_eq!(rounds.len(), 6, "{output:#?}");
+        let mut updates = std::collections::BTreeSet::new();
+        for round in &rounds {
+            let list = |key: &str| round[key].as_array().unwrap().clone();
+            let (counted, made) = (list("counted"), list("trained_for"));
+            assert!(counted.len() >= 3, "{round}");
+            let ages = list("staleness")
+                .iter()
+                .map(Value::as_u64)
+                .collect::<Vec<_>>();
+            assert_eq!(
+                (made.len(), ages.len()),
+                (counted.len(), counted.len()),
+                "{round}"
+            );
+            assert!(
+                ages.iter().all(|age| age.is_some_and(|age| age <= 10)),
+                "{round}"
+            );
+            assert!(round["past"].is_null(), "{round}");
+            for update in counted.iter().zip(&made) {
+                assert!(
+                    updates.insert(format!("{update:?}")),
+                    "{update:?} counts twice"
+                );
+            }
+        }
+    }
+    let text = workspace.text("checkpoint verify topology.toml --state apart");
+    assert_eq!(text.code(), 0, "{}", text.errors());
+    let more = text_of(&workspace, "run topology.toml --state told");
+    assert!(more.contains(", staleness "), "{more}");
+}
+
+fn text_of(workspace: &Workspace, arguments: &str) -> String {
+    workspace.text(arguments).expect(0).lines.join("\n")
 }
 
 #[test]

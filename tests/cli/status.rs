@@ -6,9 +6,30 @@ use std::os::unix::net::UnixStream;
 
 use rustix::process::Signal;
 
-use crate::fixture::{Workspace, pinned};
+use crate::fixture::{Output, Workspace, pinned};
 
 /// "Waiting for nodes is never silent: status shows have / need / time left." flower#4147, FLIP#992
+#[test]
+fn status_says_that_rounds_are_asynchronous_and_how_many_updates_close_one() {
+    let mode = "quorum = { nodes = 2 }\nmode = \"async\"\nbuffer = 3";
+    let workspace = Workspace::new(&pinned(999_999).replace("quorum = \"all\"", mode));
+    let mut run = workspace.start("run topology.toml");
+    run.until_rounds(1);
+    let told = |output: &Output| {
+        let rounds = output.events("status")[0]["rounds"].clone();
+        assert_eq!(rounds["mode"], "async", "{rounds}");
+        rounds["open"]["buffer"] == 3
+    };
+    // Between two rounds none is open.
+    let found = (0..200).any(|_| told(&workspace.run("status topology.toml").expect(0)));
+    assert!(found);
+    let text = workspace.text("status topology.toml").expect(0);
+    let says = |line: &String| line.contains("asynchronous");
+    assert!(text.lines.iter().any(says), "{text:#?}");
+    run.signal(Signal::INT);
+    run.end().expect(130);
+}
+
 #[test]
 fn status_shows_what_runs() {
     // Calm enough that no peer is suspected on a machine that does much else.
@@ -29,6 +50,7 @@ fn status_shows_what_runs() {
     assert_eq!(status.len(), 1);
     let status = &status[0];
     assert_eq!(status["process"], run.id());
+    assert_eq!(status["rounds"]["mode"], "sync");
     let nodes = status["nodes"].as_array().unwrap();
     assert_eq!(nodes.len(), 9);
     assert!(

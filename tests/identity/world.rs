@@ -69,6 +69,7 @@ pub fn plan(folder: &Path) -> Plan {
             patience: Duration::from_secs(900),
             durability: Durability::Resend,
             absent: Default::default(),
+            asynchronous: None,
         },
         model: ModelPlan {
             trainer: TrainerKind::DigitsSoftmax,

@@ -5,6 +5,7 @@ use tombolo_core::aggregate::{self, Report};
 use tombolo_core::fold::{self, Counted};
 use tombolo_core::outer;
 use tombolo_core::plan::{AggregatorPlan, BaseWeights, Clip, OuterKind, OuterPlan};
+use tombolo_core::staleness::{Discount, Past};
 
 use crate::schedule::norm;
 use crate::topology;
@@ -15,6 +16,34 @@ struct Numbers {
     outers: Vec<OuterCase>,
     eaches: Vec<EachCase>,
     adaptives: Vec<AdaptiveCase>,
+    asynchronous: Vec<AsyncCase>,
+}
+
+#[derive(Deserialize)]
+struct AsyncCase {
+    exponent: f64,
+    rounds: Vec<AsyncRound>,
+}
+
+/// Without updates it was aborted.
+#[derive(Deserialize)]
+struct AsyncRound {
+    round: u64,
+    updates: Vec<Late>,
+    #[serde(default)]
+    staleness: Vec<u64>,
+    #[serde(default)]
+    weights: Vec<f64>,
+    #[serde(default)]
+    mean: Vec<f64>,
+}
+
+#[derive(Deserialize)]
+struct Late {
+    node: usize,
+    trained_for: u64,
+    samples: u64,
+    update: Vec<f32>,
 }
 
 #[derive(Deserialize)]
@@ -174,6 +203,50 @@ fn rules_give_the_weights_and_means_calculated_outside() {
         );
         close(&widened(&fold::reference(&[counted]).unwrap()), &case.mean);
     }
+}
+
+#[test]
+fn older_updates_have_the_ages_and_weights_calculated_outside() {
+    let cases = numbers().asynchronous;
+    assert_eq!(cases.len(), 3);
+    let (mut aborted, mut oldest) = (0, 0);
+    for AsyncCase { exponent, rounds } in cases {
+        let (discount, mut past) = (Discount::Polynomial { exponent }, Past::default());
+        for round in rounds {
+            if round.updates.is_empty() {
+                aborted += 1;
+                continue;
+            }
+            let updates = round.updates.iter();
+            let ages: Vec<u64> = updates
+                .clone()
+                .map(|late| past.staleness(late.trained_for))
+                .collect();
+            assert_eq!(ages, round.staleness, "round {}", round.round);
+            oldest = oldest.max(*ages.iter().max().unwrap());
+            let pairs = updates.clone().zip(&ages);
+            let weights: Vec<f64> = pairs
+                .map(|(late, age)| late.samples as f64 * discount.factor(*age))
+                .collect();
+            close(&weights, &round.weights);
+            let counted = updates.clone().zip(&weights);
+            let counted: Vec<Counted<'_>> = counted
+                .map(|(late, weight)| Counted {
+                    weight: *weight,
+                    clip: 1.0,
+                    update: &late.update,
+                })
+                .collect();
+            let mean = fold::reference(&[counted]).unwrap();
+            close(&widened(&mean), &round.mean);
+            let made = updates.map(|late| {
+                let node = format!("hq/n{}", late.node).parse().unwrap();
+                (node, late.trained_for)
+            });
+            past.on_commit(round.round, made, 10);
+        }
+    }
+    assert!(aborted > 0 && oldest > 2, "{aborted} {oldest}");
 }
 
 #[test]

@@ -35,6 +35,7 @@ pub fn defaults() -> Plan {
             patience: Duration::from_secs(900),
             durability: Durability::Resend,
             absent: BTreeMap::new(),
+            asynchronous: None,
         },
         model: ModelPlan {
             trainer: TrainerKind::DigitsMlp,

@@ -169,6 +169,38 @@ def adaptive_case(rng, optimizer, rate, beta1, beta2, epsilon):
     }
 
 
+def asynchronous_case(rng, nodes, buffer, exponent):
+    """A history of rounds, some of them aborted. Each node trains for a round, for a while, and offers the update until it has counted."""
+    commits, rounds = [], []
+    begun = {node: (1, int(rng.integers(1, 6))) for node in range(nodes)}
+    for number in range(1, 15):
+        ready = [node for node, (made, span) in begun.items() if made + span <= number + 1]
+        taken = sorted(int(node) for node in rng.permutation(ready)[:buffer])
+        if len(taken) < buffer:
+            rounds.append({"round": number, "updates": []})
+            continue
+        ages = [sum(1 for commit in commits if commit >= begun[node][0]) for node in taken]
+        samples = rng.integers(1, 300, size=buffer)
+        updates = rng.normal(size=(buffer, LENGTH))
+        weights = samples / (1.0 + np.array(ages)) ** exponent
+        rounds.append(
+            {
+                "round": number,
+                "updates": [
+                    {"node": node, "trained_for": begun[node][0], "samples": int(rows), "update": update.tolist()}
+                    for node, rows, update in zip(taken, samples, updates)
+                ],
+                "staleness": ages,
+                "weights": weights.tolist(),
+                "mean": ((weights[:, None] * updates).sum(axis=0) / weights.sum()).tolist(),
+            }
+        )
+        commits.append(number)
+        for node in taken:
+            begun[node] = (number + 1, int(rng.integers(1, 6)))
+    return {"exponent": exponent, "rounds": rounds}
+
+
 def rounded(value):
     """Nine digits: enough for a relative tolerance of 1e-5, short enough to read."""
     if isinstance(value, float):
@@ -220,6 +252,11 @@ def main():
         adaptive_case(rng, "adagrad", 0.1, 0.9, 0.99, 1e-3),
         adaptive_case(rng, "adagrad", 0.1, 0.0, 0.99, 1e-2),
     ]
+    asynchronous = [
+        asynchronous_case(rng, 6, 3, 0.5),
+        asynchronous_case(rng, 5, 2, 1.0),
+        asynchronous_case(rng, 4, 2, 0.25),
+    ]
     print('{"rules": [')
     print(",\n".join(json.dumps(rounded(case)) for case in rules))
     print('], "outers": [')
@@ -228,6 +265,8 @@ def main():
     print(",\n".join(json.dumps(rounded(case)) for case in eaches))
     print('], "adaptives": [')
     print(",\n".join(json.dumps(rounded(case)) for case in adaptives))
+    print('], "asynchronous": [')
+    print(",\n".join(json.dumps(rounded(case)) for case in asynchronous))
     print("]}")
 
 

@@ -485,6 +485,7 @@ fn record(round: Round) -> RoundRecord {
         bytes_up: 0,
         model_hash: Hash::of(&model(base)),
         elapsed_s: 0.1,
+        version: None,
     }
 }
 
@@ -552,6 +553,7 @@ fn weighing(round: Round) -> Weighing {
         refused: Vec::new(),
         weights: nodes.iter().map(weight).collect(),
         cohort: nodes,
+        trained_for: Vec::new(),
     }
 }
 

@@ -149,14 +149,6 @@ fn restarted(simulation: Simulation, at: Duration) -> Simulation {
         .at(at + millis(400), restart("plant/gate"))
 }
 
-/// A gateway that heals from its members holds the right model, or somebody panics.
-pub fn from_members(seed: u64) {
-    let at = in_training(&UNDISTURBED);
-    let slow = narrow(bay().seed(seed), at, 20_000_000);
-    let report = restarted(slow, at).run().unwrap();
-    well(&report, &UNDISTURBED);
-}
-
 #[test]
 fn a_restarted_gateway_heals_from_its_members_and_the_coordinator_sends_no_model() {
     let undisturbed = &*UNDISTURBED;

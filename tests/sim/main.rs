@@ -4,6 +4,7 @@
 
 mod abandoned;
 mod actors;
+mod asynchronous;
 mod checkpoint;
 mod codec;
 mod collective;

@@ -59,11 +59,6 @@ const MUTANTS: &[(&str, &str, Search)] = &[
         storm,
     ),
     (
-        "chunk-unverified",
-        "a gateway that heals takes a chunk whatever its value is",
-        rotten,
-    ),
-    (
         "duplicate-accepted",
         "a second process of an identity takes the first one's place",
         twin,
@@ -90,11 +85,6 @@ fn one_of(cases: Vec<Case>, seed: u64) -> Option<String> {
 
 fn rot(seed: u64) -> Option<String> {
     crash_points::rot(seed);
-    None
-}
-
-fn rotten(seed: u64) -> Option<String> {
-    heal::from_members(seed);
     None
 }
 

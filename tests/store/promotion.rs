@@ -64,6 +64,7 @@ fn weighing(round: u64) -> Weighing {
         reports: Vec::new(),
         refused: Vec::new(),
         weights: Vec::new(),
+        trained_for: Vec::new(),
     }
 }
 

@@ -8,6 +8,7 @@ use crate::slab::{Slab, SlabMut};
 use tombolo_core::coordinator::{Committed, Outcome};
 use tombolo_core::outer::{self, OuterOptimizer};
 use tombolo_core::outline::Outline;
+use tombolo_core::staleness::Past;
 use tombolo_core::tensor::Hash;
 use tombolo_core::trainer::{Evaluation, Trainer};
 
@@ -58,6 +59,7 @@ pub(super) fn start(
         accuracy: 0.0,
         loss: 0.0,
         view: None,
+        past: Past::default(),
     };
     let mut stored = None;
     if let Some(loaded) = loaded {
@@ -70,6 +72,8 @@ pub(super) fn start(
             outer.restore(&state).map_err(|error| error.to_string())?;
         }
         committed.ended = loaded.last.record.round;
+        let version = loaded.last.record.version;
+        committed.past = version.and_then(|version| version.past).unwrap_or_default();
         committed.tally = loaded.last.tally;
         committed.round = loaded.round;
         committed.accuracy = loaded.accuracy;

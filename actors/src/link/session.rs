@@ -357,8 +357,7 @@ impl Session<'_> {
     }
 }
 
-/// A planted fault: the memory of each domain's second node is rotten, and every chunk that it sends has a flipped bit. Where chunks are taken
-/// unverified this is what comes of it.
+/// A planted fault: the memory of each domain's second node is rotten, and every chunk that it sends has a flipped bit.
 fn perhaps_rotten(setup: &Setup, object: Object, bytes: Bytes) -> Bytes {
     let (plan, node) = (&setup.stage.plan, &setup.stage.node);
     let second = || {
@@ -366,8 +365,7 @@ fn perhaps_rotten(setup: &Setup, object: Object, bytes: Bytes) -> Bytes {
             .and_then(|domain| domain.rank(node))
             == Some(1)
     };
-    let planted = mutants::is("rotten-copy") || mutants::is("chunk-unverified");
-    if !(planted && matches!(object, Object::Chunk(..)) && second()) {
+    if !(mutants::is("rotten-copy") && matches!(object, Object::Chunk(..)) && second()) {
         return bytes;
     }
     let mut rotten = bytes.to_vec();

@@ -86,8 +86,10 @@ impl Node {
             );
         };
         let (setup, env) = (self.setup.clone(), self.setup.stage.env.clone());
+        let held = self.member.as_ref().and_then(member::Member::held);
+        let held = held.map(|region| region.key);
         let trained = work(env.as_ref(), Work::Train, move || {
-            let result = bench.train(&setup, &train);
+            let result = bench.train(&setup, &train, held);
             (bench, result)
         });
         later(cx, trained, move |node, trained, cx| match trained {

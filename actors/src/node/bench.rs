@@ -30,6 +30,8 @@ pub(super) struct Bench {
     outline: Option<Arc<Outline>>,
     local: Vec<f32>,
     export: Option<Region>,
+    /// In the asynchronous mode, where the update before the last one lies.
+    spare: Option<Region>,
     readers: Readers,
     keep: Keep,
 }
@@ -116,6 +118,7 @@ impl Bench {
             outline: None,
             local,
             export: None,
+            spare: None,
             readers: setup.fabric.readers(),
             keep: Keep::new(setup.stage.env.files(), setup.configuration),
         }
@@ -173,7 +176,7 @@ impl Bench {
             tracing::warn!(%error, "the trainer does not take up the state it had");
         }
         let round = made.order.round;
-        let mut region = self.region(made.epoch, round, &setup.fabric)?;
+        let mut region = self.region(None, made.epoch, round, &setup.fabric)?;
         copy(&elements, &mut region.f32s_mut()[REGION_HEADER_BYTES / 4..]);
         let exported = Exported {
             round,
@@ -184,7 +187,7 @@ impl Bench {
             steps: made.steps,
             learning_rate: made.learning_rate,
         };
-        self.export = Some(region);
+        self.keep_region(region);
         setup.stage.report(Event::UpdateRestored {
             node: setup.stage.node.clone(),
             round,
@@ -196,9 +199,17 @@ impl Bench {
         }))
     }
 
-    /// The region for an update, with its header.
-    fn region(&mut self, epoch: u64, round: Round, fabric: &Fabric) -> Result<Region, String> {
-        let mut region = match self.export.take() {
+    /// The region for an update, with its header: not the one of that key, which others may still READ.
+    fn region(
+        &mut self,
+        held: Option<u64>,
+        epoch: u64,
+        round: Round,
+        fabric: &Fabric,
+    ) -> Result<Region, String> {
+        let is_free = |region: &mut Region| Some(region.remote().key) != held;
+        let last = self.export.take_if(is_free);
+        let mut region = match last.or_else(|| self.spare.take_if(is_free)) {
             Some(region) => region,
             None => fabric.allocate(REGION_HEADER_BYTES + self.local.len() * 4)?,
         };
@@ -212,12 +223,20 @@ impl Bench {
         Ok(region)
     }
 
+    /// The last update lies there now.
+    fn keep_region(&mut self, region: Region) {
+        if let Some(before) = self.export.replace(region) {
+            self.spare = Some(before);
+        }
+    }
+
     /// Trains from the model, from where an earlier life was interrupted if it was; leaves local minus global in the region that the domain
     /// may READ, and on disk. Blocks.
     pub(super) fn train(
         &mut self,
         setup: &Setup,
         order: &Train,
+        held: Option<u64>,
     ) -> Result<(Trained, RegionRef), String> {
         if self.outline.is_none() {
             return Err(NO_MODEL.into());
@@ -248,7 +267,7 @@ impl Bench {
             .trainer
             .train_from(&task, from, &mut self.local, &mut diary)
             .map_err(|error| error.to_string())?;
-        let mut region = self.region(order.epoch, task.round, &setup.fabric)?;
+        let mut region = self.region(held, order.epoch, task.round, &setup.fabric)?;
         {
             let mut elements = region.f32s_mut();
             let update = &mut elements[REGION_HEADER_BYTES / 4..];
@@ -263,7 +282,7 @@ impl Bench {
             tracing::warn!(%error, "the update is not on disk: a node that is killed now trains again");
         }
         let reference = region_ref(&task.node, &region);
-        self.export = Some(region);
+        self.keep_region(region);
         Ok((trained, reference))
     }
 }

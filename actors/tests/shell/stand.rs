@@ -292,6 +292,7 @@ fn plan() -> Plan {
             close_limit: Duration::ZERO,
             patience: Duration::from_secs(900),
             durability: Durability::Resend,
+            asynchronous: None,
             absent: Default::default(),
         },
         model: ModelPlan {

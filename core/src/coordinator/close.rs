@@ -1,6 +1,7 @@
 //! When a round goes on, and how it ends.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::round::{Phase, is_met};
 use super::{Coordinator, Effect, Ending, FoldError, Outcome};
@@ -69,8 +70,9 @@ impl Coordinator {
                 || self.plan.round.quorum == Quorum::All
                 || self.plan.aggregator.weights == BaseWeights::Equal
         });
+        let full = self.is_full(weighty.clone().count());
         let enough = is_met(&self.plan, current, weighty.map(|report| &report.node));
-        if (quorum && !waiting) || (enough && current.is_grace_over(cx.now())) {
+        if (quorum && !waiting) || (enough && (full || current.is_grace_over(cx.now()))) {
             return self.weigh(cx);
         }
         // Who is out of the view may come back, for the next round; until the deadline there is no reason to hurry.
@@ -83,7 +85,12 @@ impl Coordinator {
         // The second gate lies before the deadline, too: the grace leaves it a quarter of the round's time.
         let reserve = current.deadline.since(current.opened) / 4;
         let latest = current.deadline - reserve.min(self.plan.round.close_limit);
-        self.wait_or_abort(cx, enough, latest);
+        let grace = match self.plan.round.asynchronous {
+            None => self.plan.round.grace,
+            // A buffer that is not full is waited for as long as may be.
+            Some(_) => current.deadline.since(current.opened),
+        };
+        self.wait_or_abort(cx, enough, grace, latest);
     }
 
     fn weigh(&mut self, cx: &mut Context<'_, Effect>) {
@@ -144,11 +151,17 @@ impl Coordinator {
             current.grace = None;
         }
         let latest = current.deadline;
-        self.wait_or_abort(cx, quorum, latest);
+        self.wait_or_abort(cx, quorum, self.plan.round.grace, latest);
     }
 
     /// Waits for the deadline, or for the grace, which ends by `latest`.
-    fn wait_or_abort(&mut self, cx: &mut Context<'_, Effect>, quorum: bool, latest: Micros) {
+    fn wait_or_abort(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        quorum: bool,
+        grace: Duration,
+        latest: Micros,
+    ) {
         let Some(current) = &mut self.current else {
             return;
         };
@@ -161,7 +174,7 @@ impl Coordinator {
             cx.report(Event::QuorumReached {
                 round: current.round,
             });
-            let grace = (cx.now() + self.plan.round.grace).min(latest);
+            let grace = (cx.now() + grace).min(latest);
             current.grace = Some(grace.max(cx.now()));
             return self.check(cx);
         }
@@ -257,7 +270,7 @@ impl Coordinator {
         };
         current.phase = Phase::Committing;
         current.outcome = Some(outcome);
-        let mut record = current.record(committed, cx.now(), None);
+        let mut record = current.record(&self.plan, committed, cx.now(), None);
         record.accuracy = outcome.accuracy;
         record.loss = outcome.loss;
         record.model_hash = outcome.hash;
@@ -287,7 +300,7 @@ impl Coordinator {
             return;
         };
         let outcome = current.outcome.expect("it was computed before");
-        let state = current.record(committed, cx.now(), None).state;
+        let record = current.record(&self.plan, committed, cx.now(), None);
         let counted = current.noted.values().flat_map(|noted| &noted.members);
         let counted = counted.cloned().collect();
         let contributions = current
@@ -306,7 +319,10 @@ impl Coordinator {
         committed.hash = outcome.hash;
         committed.accuracy = outcome.accuracy;
         committed.loss = outcome.loss;
-        match state {
+        if let Some(past) = record.version.and_then(|version| version.past) {
+            committed.past = past;
+        }
+        match record.state {
             RoundState::Committed => committed.tally.0 += 1,
             _ => committed.tally.1 += 1,
         }
@@ -329,7 +345,7 @@ impl Coordinator {
         let (Some(current), Some(committed)) = (self.current.take(), &self.committed) else {
             return;
         };
-        let record = current.record(committed, cx.now(), Some(reason.to_string()));
+        let record = current.record(&self.plan, committed, cx.now(), Some(reason.to_string()));
         self.recording = Some(current.round);
         for domain in self.joined() {
             cx.effect(Effect::Tell(

@@ -37,6 +37,9 @@ pub struct Weighing {
     pub refused: Vec<(NodeId, String)>,
     /// Weight and clip factor of each report.
     pub weights: Vec<Weight>,
+    /// In the asynchronous mode, for which round each of these updates was trained.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trained_for: Vec<(NodeId, Round)>,
 }
 
 /// An acknowledged contribution.
@@ -99,6 +102,7 @@ impl Current {
             reports,
             refused,
             weights,
+            trained_for,
             ..
         } = resumed.weighing;
         self.phase = Phase::Contributions;
@@ -107,6 +111,9 @@ impl Current {
         self.reports = by(reports, |report| report.node.clone());
         self.refused = refused.into_iter().collect();
         self.weights = weights;
+        let reported = self.reports.keys().cloned();
+        self.trained_for = reported.map(|node| (node, self.round)).collect();
+        self.trained_for.extend(trained_for);
         let away = resumed.noted.iter().filter(|noted| !noted.kept);
         self.away = away
             .map(|noted| noted.contribution.domain.clone())
@@ -128,6 +135,8 @@ impl Current {
     /// What a later life needs.
     pub(super) fn weighing(&self, base: Hash) -> Weighing {
         let refused = self.refused.iter();
+        let older = self.trained_for.iter().any(|(_, made)| *made != self.round);
+        let trained_for = self.trained_for.iter().filter(|_| older);
         Weighing {
             round: self.round,
             epoch: self.epoch,
@@ -138,6 +147,9 @@ impl Current {
                 .map(|(node, reason)| (node.clone(), reason.clone()))
                 .collect(),
             weights: self.weights.clone(),
+            trained_for: trained_for
+                .map(|(node, round)| (node.clone(), *round))
+                .collect(),
         }
     }
 

@@ -38,6 +38,10 @@ pub(super) struct Current {
     pub(super) grace: Option<Micros>,
     pub(super) phase: Phase,
     pub(super) reports: BTreeMap<NodeId, Report>,
+    /// For which round each reported update was trained: in the synchronous mode for this one.
+    pub(super) trained_for: BTreeMap<NodeId, Round>,
+    /// Whose update was too many versions old.
+    pub(super) stale: BTreeMap<NodeId, u64>,
     pub(super) refused: BTreeMap<NodeId, String>,
     pub(super) failed: BTreeMap<NodeId, String>,
     pub(super) unreachable: BTreeSet<NodeId>,
@@ -80,6 +84,8 @@ impl Current {
             grace: None,
             phase: Phase::Reports,
             reports: BTreeMap::new(),
+            trained_for: BTreeMap::new(),
+            stale: BTreeMap::new(),
             refused: BTreeMap::new(),
             failed: BTreeMap::new(),
             unreachable: BTreeSet::new(),
@@ -193,6 +199,7 @@ impl Current {
     /// The record of the open round; `aborted` gives the reason.
     pub(super) fn record(
         &self,
+        plan: &Plan,
         committed: &Committed,
         now: Micros,
         aborted: Option<String>,
@@ -211,20 +218,20 @@ impl Current {
             .iter()
             .map(|(node, reason)| (node.clone(), reason.clone()))
             .collect();
-        let mut late: Vec<NodeId> = self
-            .cohort
-            .iter()
-            .chain(&self.out)
-            .filter(|node| !counted.contains(node) && !self.refused.contains_key(node))
-            .cloned()
-            .collect();
-        late.sort();
+        let asynchronous = plan.round.asynchronous.as_ref();
+        let late = match asynchronous {
+            None => self.left_out(&counted),
+            Some(_) => self.owed(&counted),
+        };
         let dropped: Vec<String> = self
             .dropped
             .iter()
             .map(|(domain, reason)| format!("{domain}: {reason}"))
             .collect();
-        let asked = self.cohort.len() + self.out.len();
+        let asked = match asynchronous {
+            None => self.cohort.len() + self.out.len(),
+            Some(plan) => plan.buffer.max(self.weighed().count()),
+        };
         let (state, reason) = match aborted {
             Some(reason) => (RoundState::Aborted, reason),
             None if counted.len() == asked => (RoundState::Committed, String::new()),
@@ -240,6 +247,14 @@ impl Current {
                 (RoundState::Degraded, clip(reason))
             }
         };
+        let version = asynchronous.map(|plan| {
+            self.version(
+                plan,
+                &committed.past,
+                &counted,
+                state != RoundState::Aborted,
+            )
+        });
         RoundRecord {
             round: self.round,
             epoch: self.epoch,
@@ -256,7 +271,21 @@ impl Current {
             bytes_up: 0,
             model_hash: committed.hash,
             elapsed_s: now.since(self.opened).as_secs_f64(),
+            version,
         }
+    }
+
+    /// Who was asked and is neither counted nor refused.
+    fn left_out(&self, counted: &[NodeId]) -> Vec<NodeId> {
+        let mut late: Vec<NodeId> = self
+            .cohort
+            .iter()
+            .chain(&self.out)
+            .filter(|node| !counted.contains(node) && !self.refused.contains_key(*node))
+            .cloned()
+            .collect();
+        late.sort();
+        late
     }
 
     /// Why a round will not be, whatever still comes.

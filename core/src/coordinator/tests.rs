@@ -1,3 +1,4 @@
+mod asynchronous;
 mod closing;
 mod misfits;
 mod objections;
@@ -999,6 +1000,7 @@ fn loaded(round: Round) -> Committed {
         accuracy: 0.0,
         loss: 0.0,
         view: None,
+        past: Default::default(),
     }
 }
 
@@ -1046,6 +1048,7 @@ fn open(round: Round, base: Round, cohort: &[&str]) -> Control {
         attempt: 0,
         sync_every: crate::plan::SyncEvery::Steps(1),
         seed: 7,
+        fresh: None,
     })
 }
 
@@ -1065,6 +1068,7 @@ fn reported(round: Round, report: Report) -> Control {
     Control::Reported {
         round,
         epoch: 1,
+        trained_for: round,
         report,
     }
 }

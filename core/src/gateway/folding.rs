@@ -215,6 +215,8 @@ impl Gateway {
             members.push(rank.clone());
             terms.push(Term {
                 node: rank.clone(),
+                round: export.exported.round,
+                epoch: export.exported.epoch,
                 region: export.exported.region.clone(),
                 factor,
                 checksums: export

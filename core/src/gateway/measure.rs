@@ -8,6 +8,7 @@ use crate::event::{Event, Objection};
 use crate::ids::NodeId;
 use crate::machine::Context;
 use crate::mutants;
+use crate::staleness::Standing;
 use crate::text::Text;
 use crate::wire::{Control, Exported, Measure, Measured, REGION_HEADER_BYTES};
 
@@ -23,14 +24,12 @@ impl Gateway {
     ) {
         let region_len = (REGION_HEADER_BYTES + self.layout.len() * 4) as u64;
         let round = exported.round;
-        let from = node.to_string();
-        let open = self.current.as_mut();
-        let Some(current) = open.filter(|current| current.open.round == exported.round) else {
-            return cx.report(Event::LateAnswered { round, from });
-        };
-        if current.open.epoch != exported.epoch && !mutants::is("stale-epoch") {
-            return cx.report(Event::EpochAnswered { round, from });
+        if !self.is_for_the_open_round(cx, &node, &exported) {
+            return;
         }
+        let Some(current) = &mut self.current else {
+            return;
+        };
         let fault = if !current.open.cohort.contains(&node) {
             let reason = "it was not asked in this round".to_owned();
             Some((Objection::NotAsked, reason))
@@ -67,6 +66,52 @@ impl Gateway {
         };
         current.exports.insert(node.clone(), export);
         self.measure(cx, &node);
+    }
+
+    /// Whether the open round takes an update of that round and view; if not, says why.
+    fn is_for_the_open_round(
+        &self,
+        cx: &mut Context<'_, Effect>,
+        node: &NodeId,
+        exported: &Exported,
+    ) -> bool {
+        let (round, from) = (exported.round, node.to_string());
+        let Some(open) = self.current.as_ref().map(|current| &current.open) else {
+            cx.report(Event::LateAnswered { round, from });
+            return false;
+        };
+        let Some(fresh) = &open.fresh else {
+            if open.round != round {
+                cx.report(Event::LateAnswered { round, from });
+            } else if open.epoch != exported.epoch && !mutants::is("stale-epoch") {
+                cx.report(Event::EpochAnswered { round, from });
+            } else {
+                return true;
+            }
+            return false;
+        };
+        let known = self.current.as_ref().and_then(|c| c.exports.get(node));
+        if round > open.round || known.is_some_and(|known| round < known.exported.round) {
+            // An echo of another round of this gateway, or of an update that a newer one has replaced.
+            cx.report(Event::ReorderAnswered { round, from });
+            return false;
+        }
+        let standing = match fresh.standing(node, round) {
+            Standing::TooStale if mutants::is("limit-ignored") => Standing::Fresh,
+            standing => standing,
+        };
+        match standing {
+            Standing::Fresh => return true,
+            Standing::Spent => cx.report(Event::ReplayAnswered { round, from }),
+            Standing::TooStale => cx.effect(Effect::Tell(Control::Stale {
+                round: open.round,
+                node: node.clone(),
+                trained_for: round,
+            })),
+        }
+        // It goes on from the newest model.
+        self.train(cx, node);
+        false
     }
 
     /// Asks for the slices of an update that nobody has measured or is measuring.
@@ -116,18 +161,14 @@ impl Gateway {
         measured: Measured,
     ) {
         let reachable = self.reachable().count();
-        let Some(current) = self
-            .current
-            .as_mut()
-            .filter(|current| current.open.round == measured.round)
-        else {
+        let Some(current) = &mut self.current else {
             return;
         };
-        let Some(export) = current
-            .exports
-            .get_mut(&measured.node)
-            .filter(|export| export.token == measured.token)
-        else {
+        let named = |export: &&mut Export| {
+            (export.token, export.exported.round) == (measured.token, measured.round)
+        };
+        let export = current.exports.get_mut(&measured.node).filter(named);
+        let Some(export) = export else {
             return;
         };
         // Who is not asked any more has been replaced, or says it twice.
@@ -172,6 +213,7 @@ impl Gateway {
         cx.effect(Effect::Tell(Control::Reported {
             round: current.open.round,
             epoch: current.open.epoch,
+            trained_for: export.exported.round,
             report,
         }));
         self.refuse_changed(cx);

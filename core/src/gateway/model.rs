@@ -42,7 +42,7 @@ impl Gateway {
         };
         self.obtain_tries += 1;
         if self.obtain_tries <= TRIES_MAX {
-            // A step that did not fit or did not come: the whole model always does.
+            // It did not come or does not fit: whoever holds it is asked for it in chunks.
             self.obtaining = Some((round, None, hash));
             let base = None;
             return cx.effect(Effect::Obtain { round, base, hash });

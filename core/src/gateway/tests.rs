@@ -1,6 +1,8 @@
+mod asynchronous;
 mod each;
 mod ending;
 mod large;
+mod models;
 mod restarts;
 mod views;
 
@@ -97,46 +99,6 @@ fn an_open_round_brings_its_base_and_then_the_orders_to_train() {
         assert!(effects.contains(&Effect::Member(n(node), Control::Adopt(model(4)))));
         assert!(effects.contains(&Effect::Member(n(node), Control::Train(train(5, 4)))));
     }
-}
-
-#[test]
-fn a_domain_that_only_looks_on_hears_of_models_and_fetches_none() {
-    let mut hq = Domain::started();
-    hq.machine = Domain::started().machine.looks_on();
-    let seen = Effect::Tell(Control::Adopted {
-        round: 1,
-        hash: hash(1),
-        nodes: vec![],
-    });
-    let seen = [seen];
-    assert_eq!(hq.commit(1, 0), seen);
-    assert_eq!(hq.commit(1, 0), [], "once");
-    hq.tell(Message::CoordinatorUp);
-    assert_eq!(hq.commit(1, 0), seen, "another life has not heard it");
-}
-
-#[test]
-fn a_commit_is_adopted_by_its_step_if_its_base_is_at_hand_and_whole_otherwise() {
-    let mut hq = Domain::joined();
-    let (round, base) = (1, Some(hash(0)));
-    assert_eq!(
-        hq.commit(1, 0),
-        [Effect::Obtain {
-            round,
-            base,
-            hash: hash(1)
-        }]
-    );
-    let mut late = Domain::joined();
-    let (round, base) = (7, None);
-    assert_eq!(
-        late.commit(7, 6),
-        [Effect::Obtain {
-            round,
-            base,
-            hash: hash(7)
-        }]
-    );
 }
 
 #[test]
@@ -928,6 +890,7 @@ fn open_of(round: Round, base: Round) -> Open {
         attempt: 0,
         sync_every: SyncEvery::Steps(1),
         seed: 7,
+        fresh: None,
     }
 }
 
@@ -940,6 +903,7 @@ fn train(round: Round, base: Round) -> Train {
         model: model(base),
         sync_every: SyncEvery::Steps(1),
         seed: 7,
+        oldest: None,
     }
 }
 

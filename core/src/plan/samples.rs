@@ -29,6 +29,7 @@ pub fn plan(sizes: &[usize]) -> Plan {
             patience: Duration::from_secs(900),
             durability: Durability::Resend,
             absent: Default::default(),
+            asynchronous: None,
         },
         model: ModelPlan {
             trainer: TrainerKind::DigitsSoftmax,

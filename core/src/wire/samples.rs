@@ -19,6 +19,7 @@ pub fn name(control: &Control) -> &'static str {
         Control::Finish { .. } => "Finish",
         Control::DomainJoin(_) => "DomainJoin",
         Control::Reported { .. } => "Reported",
+        Control::Stale { .. } => "Stale",
         Control::TrainingFailed { .. } => "TrainingFailed",
         Control::Unreachable { .. } => "Unreachable",
         Control::Contribute(_) => "Contribute",
@@ -43,7 +44,7 @@ pub fn name(control: &Control) -> &'static str {
 }
 
 /// Kinds of control messages.
-pub const KINDS: usize = 33;
+pub const KINDS: usize = 34;
 
 /// At least one message of each kind, with every form of what is inside.
 pub fn controls() -> Vec<Control> {
@@ -89,6 +90,10 @@ pub fn controls() -> Vec<Control> {
             attempt: 1,
             sync_every: SyncEvery::Steps(50),
             seed: 7,
+            fresh: Some(Fresh {
+                oldest: 2,
+                spent: vec![(node.clone(), 2)],
+            }),
         }),
         Control::Weigh {
             round,
@@ -121,7 +126,13 @@ pub fn controls() -> Vec<Control> {
         Control::Reported {
             round,
             epoch,
+            trained_for: 2,
             report: report(),
+        },
+        Control::Stale {
+            round,
+            node: node.clone(),
+            trained_for: 1,
         },
         Control::TrainingFailed {
             round,
@@ -164,6 +175,7 @@ pub fn controls() -> Vec<Control> {
             model: model(),
             sync_every: SyncEvery::Epochs(1),
             seed: 7,
+            oldest: Some(2),
         }),
         Control::Measure(Measure {
             token: 5,
@@ -180,6 +192,8 @@ pub fn controls() -> Vec<Control> {
             attempt: 1,
             terms: vec![Term {
                 node: node.clone(),
+                round,
+                epoch,
                 region: region(),
                 factor: 2.5,
                 checksums: vec![hash],

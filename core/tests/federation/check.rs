@@ -35,6 +35,12 @@ pub struct Checker {
     open: Option<(Round, Micros)>,
     updates: BTreeMap<Label, (NodeId, Round, Epoch, Hash)>,
     weights: BTreeMap<NodeId, f64>,
+    /// Updates that are in a version, each by its node and the round that it was trained for.
+    counted: BTreeSet<(NodeId, Round)>,
+    /// Counted updates that were made from an older model than the newest.
+    pub older: usize,
+    /// Updates that were too many versions old.
+    pub too_stale: usize,
     norms: BTreeMap<NodeId, f64>,
     acknowledged: BTreeMap<Round, BTreeSet<NodeId>>,
     /// Rounds whose weights are written down.
@@ -66,6 +72,9 @@ impl Checker {
             open: None,
             updates: BTreeMap::new(),
             weights: BTreeMap::new(),
+            counted: BTreeSet::new(),
+            older: 0,
+            too_stale: 0,
             norms: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
             fixed: BTreeSet::new(),
@@ -136,6 +145,7 @@ impl Checker {
                 self.resumed += usize::from(!acknowledged.is_empty());
             }
             Event::Reported { round, .. } => self.is_accepting(local, *round),
+            Event::StaleAnswered { .. } => self.too_stale += 1,
             Event::Acknowledged { round, domain, .. } => {
                 self.is_accepting(local, *round);
                 let members = self.announced.iter().filter(|c| c.domain == *domain);
@@ -198,6 +208,30 @@ impl Checker {
         self.fixed.insert(weighing.round);
         let weights = weighing.weights.iter();
         self.weights = weights.map(|w| (w.node.clone(), w.weight)).collect();
+        if self.plan.round.asynchronous.is_some() {
+            self.is_discounted(weighing);
+        }
+    }
+
+    /// What each update counts for, from how many models were made since it was begun.
+    fn is_discounted(&self, weighing: &Weighing) {
+        let trained_for: BTreeMap<_, _> = weighing.trained_for.iter().cloned().collect();
+        for (report, weight) in weighing.reports.iter().zip(&weighing.weights) {
+            let round = trained_for.get(&report.node).unwrap_or(&weighing.round);
+            let factor = 1.0 / ((1 + self.age(*round, weighing.round)) as f64).sqrt();
+            assert_eq!(
+                weight.weight,
+                report.samples as f64 * factor,
+                "{} in round {}",
+                report.node,
+                weighing.round
+            );
+        }
+    }
+
+    /// How many versions were made between the opening of one round and that of another.
+    fn age(&self, trained_for: Round, round: Round) -> u64 {
+        self.models.range(trained_for.max(1)..round).count() as u64
     }
 
     pub fn on_weighing(&mut self, round: Round, reports: &[Report]) {
@@ -270,18 +304,11 @@ impl Checker {
         let inside: BTreeSet<&NodeId> = aggregate.iter().map(|(node, _)| node).collect();
         assert_eq!(inside, counted, "the record tells what is in the aggregate");
         assert_eq!(inside.len(), aggregate.len(), "ROUND-2: folded twice");
-        let base = self
-            .models
-            .last_key_value()
-            .expect("there is a first model")
-            .1;
-        for (node, update) in aggregate {
+        let aggregate = aggregate.clone();
+        for (node, update) in &aggregate {
             let made = self.updates.get(update).expect("somebody trained it");
-            assert_eq!(
-                *made,
-                (node.clone(), round, record.epoch, *base),
-                "ROUND-4: an update of another round, view or model"
-            );
+            let made = made.clone();
+            self.is_of_the_round(record, node, &made);
             let norm = (self.slices(node) * squares(*update)).sqrt();
             let weighed = self.norms[node];
             assert!(
@@ -289,6 +316,40 @@ impl Checker {
                 "MODEL-2: {norm} is not {weighed}"
             );
         }
+    }
+
+    /// ROUND-4: in the synchronous mode an update of this round, view and model. In the asynchronous one of the model that was the newest when it
+    /// was begun, within the limit; ROUND-2: and in no other version.
+    fn is_of_the_round(
+        &mut self,
+        record: &RoundRecord,
+        node: &NodeId,
+        made: &(NodeId, Round, Epoch, Hash),
+    ) {
+        let base = |round| self.models.range(..round).next_back();
+        let trained_for = made.1;
+        let base = *base(trained_for).expect("there is a first model").1;
+        let Some(plan) = &self.plan.round.asynchronous else {
+            let expected = (node.clone(), record.round, record.epoch, base);
+            let what = "ROUND-4: an update of another round, view or model";
+            return assert_eq!(*made, expected, "{what}");
+        };
+        let version = record.version.as_ref().expect("it is asynchronous");
+        let index = record.counted.iter().position(|counted| counted == node);
+        let index = index.expect("it is counted");
+        let age = self.age(trained_for, record.round);
+        let told = (version.trained_for[index], version.staleness[index]);
+        assert_eq!(told, (trained_for, age), "{node} in {record:?}");
+        assert!(
+            age <= plan.staleness.limit && trained_for <= record.round,
+            "ROUND-4: {node} is {age} versions old"
+        );
+        assert_eq!((&made.0, made.3), (node, base), "ROUND-4: of another model");
+        self.older += usize::from(age > 0);
+        assert!(
+            self.counted.insert((node.clone(), trained_for)),
+            "ROUND-2: the update of {node} for round {trained_for} is in two versions"
+        );
     }
 
     /// The first ranks have one slice each, of which there are three.

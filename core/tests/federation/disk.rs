@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tombolo_core::coordinator::{Committed, Message, NoteError, Noted, Resumed, Weighing};
 use tombolo_core::event::{Event, RoundRecord};
 use tombolo_core::ids::{Attempt, DomainId, Round};
+use tombolo_core::staleness::Past;
 use tombolo_core::tensor::Hash;
 use tombolo_core::view::View;
 use tombolo_core::wire::Contribution;
@@ -46,6 +47,7 @@ impl Disk {
                 accuracy: 0.0,
                 loss: 0.0,
                 view: None,
+                past: Past::default(),
             },
             weighing: None,
             noted: BTreeMap::new(),
@@ -190,6 +192,9 @@ impl World {
                 disk.last = Some((**record).clone());
                 (disk.weighing, disk.committed.ended) = (None, due);
                 disk.noted.clear();
+                if let Some(version) = &record.version {
+                    disk.committed.past = version.past.clone().expect("it is written down");
+                }
                 let tally = &mut disk.committed.tally;
                 match hash {
                     Some(hash) => {

@@ -86,6 +86,8 @@ struct Tally {
     evicted: u64,
     succeeded: u64,
     started_over: u64,
+    older: u64,
+    too_stale: u64,
 }
 
 impl AddAssign for Tally {
@@ -98,6 +100,8 @@ impl AddAssign for Tally {
         self.evicted += other.evicted;
         self.succeeded += other.succeeded;
         self.started_over += other.started_over;
+        self.older += other.older;
+        self.too_stale += other.too_stale;
     }
 }
 
@@ -118,9 +122,11 @@ impl Tally {
             evicted,
             succeeded,
             started_over,
+            older,
+            too_stale,
         } = self;
         format!(
-            r#"{{"seeds":{seeds},"minutes_of_storm_each":{minutes},"faults_a_minute":{faults_a_minute},"nodes_at_most":{nodes},"steps":{steps},"committed":{commits},"degraded":{degraded},"aborted":{aborted},"rounds_gone_on_with":{resumed},"evictions":{evicted},"successions":{succeeded},"started_over":{started_over},"violations":0}}"#
+            r#"{{"seeds":{seeds},"minutes_of_storm_each":{minutes},"faults_a_minute":{faults_a_minute},"nodes_at_most":{nodes},"steps":{steps},"committed":{commits},"degraded":{degraded},"aborted":{aborted},"rounds_gone_on_with":{resumed},"evictions":{evicted},"successions":{succeeded},"started_over":{started_over},"counted_stale":{older},"too_stale":{too_stale},"violations":0}}"#
         )
     }
 
@@ -134,6 +140,8 @@ impl Tally {
             aborted: states(RoundState::Aborted).count() as u64,
             resumed: check.resumed as u64,
             started_over: check.over as u64,
+            older: check.older as u64,
+            too_stale: check.too_stale as u64,
             ..Tally::default()
         };
         for views in check.views.windows(2) {
@@ -160,6 +168,25 @@ fn no_storm_breaks_an_invariant() {
         enough(tally.resumed * 2, 1) && enough(tally.evicted, 1),
         "{tally:?}: nothing was tested"
     );
+    assert!(
+        enough(tally.older, 1) && enough(tally.too_stale * 4, 1),
+        "{tally:?}: nothing asynchronous was tested"
+    );
+}
+
+/// One node of six trains for a minute: nobody waits for it, and what it made counts for what it is worth.
+#[test]
+fn asynchronous_rounds_do_not_wait_for_anybody() {
+    for seed in 0..10 {
+        let mut plan = samples::plan(&[3, 1, 2]);
+        (plan.rounds, plan.seed) = (40, 1);
+        storm::make_asynchronous(&mut plan, &mut Rng::new(seed));
+        let mut world = World::new(plan, seed, Vec::new(), 0);
+        run(&mut world);
+        let finished = world.finished.as_ref().expect("it ended");
+        let all = (finished.committed, finished.aborted, &finished.reason[..]);
+        assert_eq!(all, (40, 0, ""), "{}", world.check.tail());
+    }
 }
 
 #[test]

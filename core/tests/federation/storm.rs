@@ -7,6 +7,7 @@ use tombolo_core::ids::NodeId;
 use tombolo_core::member;
 use tombolo_core::plan::{Durability, Plan, Quorum};
 use tombolo_core::rng::Rng;
+use tombolo_core::staleness::{AsyncPlan, Discount, Staleness};
 
 use crate::samples;
 use crate::world::{Happening, World};
@@ -126,7 +127,28 @@ pub fn plan(seed: u64, weather: Weather) -> Plan {
     plan.heartbeat.restore_limit = Duration::from_millis(1000 + rng.below(8000));
     plan.heartbeat.cooldown.first = Duration::from_millis(2000 + rng.below(10_000));
     plan.heartbeat.cooldown.cap = Duration::from_secs(60);
+    if seed % 4 == 3 {
+        make_asynchronous(&mut plan, &mut rng);
+    }
     plan
+}
+
+/// The same federation with versions of a few updates each.
+pub fn make_asynchronous(plan: &mut Plan, rng: &mut Rng) {
+    let nodes = plan.nodes().count() as u64;
+    let buffer = 1 + rng.below(nodes.div_ceil(2)) as usize;
+    plan.aggregator.needs = Needs::Sum;
+    plan.round.quorum = Quorum::AtLeast {
+        nodes: 1 + rng.below(buffer as u64) as usize,
+        domains: 1,
+    };
+    plan.round.asynchronous = Some(AsyncPlan {
+        buffer,
+        staleness: Staleness {
+            weight: Discount::Polynomial { exponent: 0.5 },
+            limit: rng.below(6),
+        },
+    });
 }
 
 /// What goes wrong in a federation, and when.

@@ -25,6 +25,8 @@ use crate::world::{Content, Happening, Label, Sum, World, initial, label};
 const UPDATE: u64 = 1;
 const FOLD: u64 = 2;
 const MODELS: u64 = 3;
+/// The next update, while the one before may still be read.
+const AHEAD: u64 = 5;
 const KEYS: u64 = 8;
 
 /// Work under way on a node; it is lost with the node's life.
@@ -191,7 +193,13 @@ impl World {
         ]);
         update.0[0] = u8::from(!self.storm || !self.chance(0.02));
         self.check.on_update(node, &train, base, update);
-        let region = update_region(node, life);
+        let first = update_region(node, life);
+        let member = self.nodes[node].member.as_ref();
+        let held = member.and_then(member::Member::held);
+        let region = match held == Some(&first) {
+            true => region(node, life * KEYS + AHEAD),
+            false => first,
+        };
         let trained = Trained {
             samples: samples(node, train.seed),
             loss: 1.0 + f64::from(update.0[7]),
@@ -270,7 +278,7 @@ impl World {
             let mut sum = Vec::new();
             for term in &fold.terms {
                 let update = match self.read(&term.region) {
-                    Some(Content::Update(round, update)) if *round == fold.round => *update,
+                    Some(Content::Update(round, update)) if *round == term.round => *update,
                     other => return Err((term.node.clone(), format!("found {other:?}"))),
                 };
                 if term.checksums.get(position) != Some(&checksum(update, *slice)) {

@@ -19,6 +19,8 @@ pub(super) struct Rounds {
     ended: BTreeMap<Round, RoundState>,
     /// Whose updates were made for which round.
     exported: BTreeSet<(Round, NodeId)>,
+    /// Which of these are in a version already, in the asynchronous mode.
+    counted: BTreeSet<(Round, NodeId)>,
     /// Whose updates are in acknowledged contributions: by round, then domain.
     acknowledged: BTreeMap<Round, BTreeMap<DomainId, Vec<NodeId>>>,
     /// Who is out of the coordinator's view.
@@ -54,7 +56,7 @@ impl Open {
 
 impl Rounds {
     fn on_opened(&mut self, cx: &mut Cx<'_>, open: Open) {
-        self.exported.retain(|(round, _)| *round >= open.round);
+        self.forget(cx.plan, open.round);
         self.epochs.insert((open.round, open.epoch));
         for node in &open.cohort {
             if self.out.contains(node) {
@@ -93,11 +95,12 @@ impl Rounds {
         }
         let acknowledged = self.acknowledged.remove(&round).unwrap_or_default();
         self.check_counted(cx, record);
+        self.check_version(cx, record);
         check_acknowledged(cx, record, &acknowledged);
         if let Some(open) = self.open.take_if(|open| open.round == round) {
             self.check_open(cx, record, &open);
         }
-        self.exported.retain(|(of, _)| *of > round);
+        self.forget(cx.plan, round + 1);
         self.epochs.retain(|(of, _)| *of > round);
     }
 
@@ -114,7 +117,8 @@ impl Rounds {
                     format!("round {round} counts {node} and calls it late"),
                 );
             }
-            if !self.exported.contains(&(round, node.clone())) {
+            let made = made_for(record, node);
+            if !self.exported.contains(&(made, node.clone())) {
                 let what = format!("round {round} counts {node}, which made no update for it");
                 cx.violated("ROUND-4", what);
             }
@@ -135,6 +139,50 @@ impl Rounds {
                 "ROUND-6",
                 format!("round {round} is {:?} without a reason", record.state),
             );
+        }
+    }
+
+    /// Updates of rounds before this one cannot count any more. In the asynchronous mode they may for some time, which is not told from events
+    /// alone: all are kept.
+    fn forget(&mut self, plan: &Plan, before: Round) {
+        if plan.round.asynchronous.is_none() {
+            self.exported.retain(|(round, _)| *round >= before);
+        }
+    }
+
+    /// ROUND-2 and ROUND-4 of an asynchronous round: no update is in two versions, none is older than the limit, and its age is what the record
+    /// says.
+    fn check_version(&mut self, cx: &mut Cx<'_>, record: &RoundRecord) {
+        let (round, version) = (record.round, record.version.as_ref());
+        let (Some(plan), Some(version)) = (cx.plan.round.asynchronous, version) else {
+            if cx.plan.round.asynchronous.is_some() {
+                cx.violated(
+                    "ROUND-4",
+                    format!("round {round} does not say of what age its updates are"),
+                );
+            }
+            return;
+        };
+        for (index, node) in record.counted.iter().enumerate() {
+            let made = made_for(record, node);
+            if !self.counted.insert((made, node.clone())) {
+                let what = format!(
+                    "round {round} counts the update of {node} for round {made}, which is in a version already"
+                );
+                cx.violated("ROUND-2", what);
+            }
+            let since = self.ended.range(made.min(round)..round);
+            let age = since
+                .filter(|(_, state)| **state != RoundState::Aborted)
+                .count() as u64;
+            if version.staleness.get(index) != Some(&age) || age > plan.staleness.limit {
+                let what = format!(
+                    "round {round} counts the update of {node} for round {made} as {:?} versions old: it is {age}, the limit is {}",
+                    version.staleness.get(index),
+                    plan.staleness.limit
+                );
+                cx.violated("ROUND-4", what);
+            }
         }
     }
 
@@ -182,6 +230,14 @@ impl Rounds {
             _ => {}
         }
     }
+}
+
+/// For which round a counted update was trained.
+pub(super) fn made_for(record: &RoundRecord, node: &NodeId) -> Round {
+    let version = record.version.as_ref();
+    let index = record.counted.iter().position(|counted| counted == node);
+    let made = version.and_then(|version| version.trained_for.get(index?).copied());
+    made.unwrap_or(record.round)
 }
 
 /// ROUND-3: what was acknowledged is counted, or the record says that it is not.

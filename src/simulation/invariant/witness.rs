@@ -22,6 +22,7 @@ use tombolo_core::tensor::Layout;
 use tombolo_core::trainer::{Evaluation, Snapshot, Snapshots, Task, TrainError, Trained, Trainer};
 
 use self::again::{Residuals, reference_of_each, same_bits};
+use super::round::made_for;
 use super::{Cx, Law};
 
 /// Elements of all updates of a round that are kept: a check must not need the memory of the models that are simulated.
@@ -215,8 +216,10 @@ impl Fold {
         };
         let round = record.round;
         let mut counted = Vec::new();
+        let weights = discounted(cx.plan, record, weights);
         for node in &record.counted {
-            let update = seen.updates.get(&(round, node.clone()));
+            let made = made_for(record, node);
+            let update = seen.updates.get(&(made, node.clone()));
             let weight = weights.iter().find(|weight| weight.node == *node);
             match (update.map(Vec::as_slice), weight) {
                 // A trainer that does not repeat itself: nobody can tell which of its updates was taken.
@@ -269,12 +272,38 @@ impl Law for Fold {
                     self.check_fold(cx, record, &seen);
                 }
                 self.weighed.retain(|round, _| *round > record.round);
-                seen.updates.retain(|(round, _), _| *round > record.round);
+                forget(cx.plan, record, &mut seen);
                 seen.mean = None;
             }
             _ => {}
         }
     }
+}
+
+/// Updates that no later round can count. In the asynchronous mode those that are older than the newest counted one of their node, too.
+fn forget(plan: &Plan, record: &RoundRecord, seen: &mut Seen) {
+    if plan.round.asynchronous.is_none() {
+        return seen.updates.retain(|(round, _), _| *round > record.round);
+    }
+    for node in &record.counted {
+        let made = made_for(record, node);
+        seen.updates
+            .retain(|(round, of), _| of != node || *round > made);
+    }
+}
+
+/// What each update counts for: in the asynchronous mode by its age also, as the record has it.
+fn discounted(plan: &Plan, record: &RoundRecord, mut weights: Vec<Weight>) -> Vec<Weight> {
+    let (Some(plan), Some(version)) = (&plan.round.asynchronous, &record.version) else {
+        return weights;
+    };
+    for (node, age) in record.counted.iter().zip(&version.staleness) {
+        let weight = weights.iter_mut().find(|weight| weight.node == *node);
+        if let Some(weight) = weight {
+            weight.weight *= plan.staleness.weight.factor(*age);
+        }
+    }
+    weights
 }
 
 /// The second half of MODEL-2, for the rules whose clipping the plan describes.
@@ -492,6 +521,7 @@ mod tests {
                 bytes_up: 0,
                 model_hash: Hash::default(),
                 elapsed_s: 0.0,
+                version: None,
             }))
         }
 

@@ -6,6 +6,7 @@ use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::plan::{Deadline, Durability, Quorum, RoundPlan};
 use tombolo_core::waiting;
 
+use super::asynchronous;
 use super::did_you_mean;
 use super::domains::{Domain, Domains};
 use crate::topology::diagnosis::{Mistake, Mistakes};
@@ -127,7 +128,11 @@ pub(super) fn plan(file: &Section, domains: &Domains<'_>, mistakes: &mut Mistake
         nodes: domains.count,
         domains: domains.list.len(),
     };
-    let quorum = quorum(section, &count, domains.known, mistakes);
+    let mut quorum = quorum(section, &count, domains.known, mistakes);
+    let asynchronous = asynchronous::plan(section, &count, domains.known, mistakes);
+    if let Some(plan) = &asynchronous {
+        quorum = asynchronous::quorum(section, plan, quorum, mistakes);
+    }
     let absent = if domains.known {
         absent(file, domains, &quorum, mistakes)
     } else {
@@ -151,11 +156,13 @@ pub(super) fn plan(file: &Section, domains: &Domains<'_>, mistakes: &mut Mistake
             _ => Durability::Resend,
         },
         absent,
+        asynchronous,
     }
 }
 
-struct Count {
-    nodes: usize,
+/// What the file declares.
+pub(super) struct Count {
+    pub(super) nodes: usize,
     domains: usize,
 }
 

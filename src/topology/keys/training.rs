@@ -1,6 +1,6 @@
 //! The keys that say what is trained and how rounds go.
 
-use super::{CODECS, Kind, ROUNDS_MAX, SEED_MAX, Table, key, later};
+use super::{CODECS, Kind, ROUNDS_MAX, SEED_MAX, Table, key};
 use crate::topology::{DOMAINS_MAX, NODES_MAX};
 
 /// Each keeps a link to every gateway.
@@ -89,13 +89,20 @@ pub(in crate::topology) static ROUND: Table = Table {
         )
         .or("\"2s\""),
         key("mode", Word, "How rounds follow each other.")
-            .words(&["sync"])
-            .later(&["async"])
+            .words(&["sync", "async"])
             .or("\"sync\""),
-        later("buffer", "Updates per step of the asynchronous mode."),
-        key("staleness", Word, "What happens to a late update.")
-            .words(&["refuse"])
-            .or("\"refuse\""),
+        key(
+            "buffer",
+            Whole(1, NODES_MAX as u64),
+            "Updates that make a version in the asynchronous mode; default: 8, or a majority of the nodes.",
+        ),
+        key(
+            "staleness",
+            Kind::Table(&STALENESS),
+            "What happens to a late update; in the asynchronous mode, what an older one counts for.",
+        )
+        .words(&["refuse"])
+        .or("\"refuse\""),
         key(
             "failed_limit",
             Whole(1, 1_000_000),
@@ -146,6 +153,27 @@ static QUORUM: Table = Table {
             Whole(1, DOMAINS_MAX as u64),
             "Domains; default: a majority.",
         ),
+    ],
+};
+
+static STALENESS: Table = Table {
+    shown: "round.staleness",
+    doc: "What an update counts for that was begun some versions ago.",
+    keys: &[
+        key(
+            "weight",
+            Word,
+            "The factor on its weight: (1 + versions) to the minus exponent, or one.",
+        )
+        .words(&["polynomial", "constant"])
+        .or("\"polynomial\""),
+        key("exponent", Number(0.0, 4.0), "How fast the factor falls.").or("0.5"),
+        key(
+            "limit",
+            Whole(0, 1000),
+            "Versions after which it does not count.",
+        )
+        .or("10"),
     ],
 };
 

@@ -22,6 +22,7 @@ fn told(node: &str, round: Round, epoch: Epoch) -> Message {
         Control::Reported {
             round,
             epoch,
+            trained_for: round,
             report,
         },
     )

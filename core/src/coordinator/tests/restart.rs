@@ -375,6 +375,7 @@ fn fixed(nodes: &[&str]) -> Weighing {
         reports: nodes.iter().map(|node| report(node)).collect(),
         refused: Vec::new(),
         weights: nodes.iter().map(|node| weight_of(node, 1.0)).collect(),
+        trained_for: Vec::new(),
     }
 }
 

@@ -34,6 +34,8 @@ fn a_question_to_fold_carries_the_checksums_of_its_own_slices_and_fits_into_a_me
     let terms = || {
         names.iter().enumerate().map(|(rank, name)| Term {
             node: n(name),
+            round: 1,
+            epoch: 1,
             region: region(name, 1),
             factor: 1.0,
             checksums: slices.iter().map(|slice| checksum(rank, *slice)).collect(),
