@@ -1,5 +1,7 @@
 //! The trainer of one node: its rows, its batches, its model.
 
+use std::borrow::Cow;
+
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::{Init, Plan, TrainerKind};
 use tombolo_core::rng::Rng;
@@ -63,7 +65,7 @@ pub enum TrainerError {
 #[derive(Debug)]
 pub struct DigitsTrainer {
     node: NodeId,
-    digits: &'static Digits,
+    digits: Cow<'static, Digits>,
     network: Network,
     batches: Batches,
     init: Init,
@@ -112,7 +114,7 @@ impl DigitsTrainer {
         let rows_a_step = model.batch.saturating_mul(model.accumulate.max(1));
         Ok(DigitsTrainer {
             node: node.clone(),
-            digits,
+            digits: Cow::Borrowed(digits),
             network,
             batches: Batches::new(rows, rows_a_step, model.order),
             init: model.init,
@@ -121,6 +123,14 @@ impl DigitsTrainer {
             proximal: model.proximal,
             base: vec![0.0; pulled],
         })
+    }
+
+    /// Trains on other labels than the digits have: for studies of what a node does to a federation that labels its rows wrongly. Test rows
+    /// keep theirs.
+    #[must_use]
+    pub fn relabelled(mut self, label: impl FnMut(usize, u8) -> u8) -> Self {
+        self.digits.to_mut().relabel(label);
+        self
     }
 
     fn check(&self, parameters: &[f32]) -> Result<(), TrainError> {
@@ -195,7 +205,7 @@ impl Trainer for DigitsTrainer {
                 proximal: self.proximal as f32,
                 base: &self.base,
             };
-            loss += self.network.step(self.digits, rows, &how, parameters);
+            loss += self.network.step(&self.digits, rows, &how, parameters);
             if snapshots.are_due() {
                 snapshots.take(Snapshot {
                     steps: step + 1,
@@ -216,7 +226,7 @@ impl Trainer for DigitsTrainer {
         self.check(parameters)?;
         let (mut rows, mut right, mut loss) = (0.0, 0.0, 0.0);
         for row in Digits::test_rows() {
-            let (is_right, row_loss) = self.network.judge(self.digits, row, parameters);
+            let (is_right, row_loss) = self.network.judge(&self.digits, row, parameters);
             rows += 1.0;
             right += f64::from(u8::from(is_right));
             loss += row_loss;
