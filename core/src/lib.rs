@@ -10,7 +10,7 @@
 //! * [`text`]: texts of others, cut to what can travel.
 //! * [`event`]: past facts, from which logs, reports and the command line are derived.
 //! * [`machine`]: the form that every state machine has.
-//! * [`aggregate`], [`outer`], [`fold`]: the mathematics of a round.
+//! * [`aggregate`], [`outer`], [`fold`]: the mathematics of a round; [`inner`]: that of a local step.
 //! * [`compress`]: codecs, and the memory of what they lose.
 //! * [`congestion`]: how much may be on its way to a peer.
 //! * [`wire`]: what travels between nodes.
@@ -35,6 +35,7 @@ pub mod fold;
 pub mod gateway;
 pub mod heartbeat;
 pub mod ids;
+pub mod inner;
 pub mod ladder;
 pub mod link;
 pub mod machine;

@@ -121,6 +121,8 @@ pub struct ModelPlan {
     pub hidden: usize,
     /// Local learning rate.
     pub learning_rate: f64,
+    /// What makes a step of a gradient.
+    pub inner: InnerPlan,
     /// Rows in a batch.
     pub batch: usize,
     /// Batches whose gradients are added up before a step is made of them.
@@ -142,6 +144,7 @@ impl Default for ModelPlan {
             trainer: TrainerKind::DigitsMlp,
             hidden: 64,
             learning_rate: 0.1,
+            inner: InnerPlan::default(),
             batch: 32,
             accumulate: 1,
             proximal: 0.0,
@@ -150,6 +153,43 @@ impl Default for ModelPlan {
             partition: Partition::Dirichlet { alpha: 0.5 },
         }
     }
+}
+
+/// The inner optimizer of `[model]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InnerPlan {
+    /// Which one.
+    pub optimizer: InnerKind,
+    /// How slowly the mean of the gradients follows.
+    pub beta1: f64,
+    /// How slowly the mean of their squares follows.
+    pub beta2: f64,
+    /// What is added to the root that divides the step.
+    pub epsilon: f64,
+    /// The share of each weight, times the learning rate, that a step takes off.
+    pub weight_decay: f64,
+}
+
+/// What a topology means that says nothing of it.
+impl Default for InnerPlan {
+    fn default() -> Self {
+        InnerPlan {
+            optimizer: InnerKind::Sgd,
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            weight_decay: 0.01,
+        }
+    }
+}
+
+/// What makes a local step of a gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InnerKind {
+    /// The gradient itself.
+    Sgd,
+    /// Means of gradients and of their squares, and a decay of their own for the weights.
+    AdamW,
 }
 
 /// A built-in trainer.

@@ -6,7 +6,7 @@ use std::fmt::{Debug, Write};
 use serde::{Deserialize, Serialize};
 use tombolo_core::congestion::Law;
 use tombolo_core::plan::{
-    AggregatorPlan, LinkPlan, ModelPlan, OuterPlan, Partition, Plan, RoundPlan,
+    AggregatorPlan, InnerPlan, LinkPlan, ModelPlan, OuterPlan, Partition, Plan, RoundPlan,
 };
 use tombolo_core::tensor::Hash;
 
@@ -127,6 +127,7 @@ impl SharedKeys {
             trainer,
             hidden,
             learning_rate,
+            inner,
             batch,
             accumulate,
             proximal,
@@ -137,6 +138,21 @@ impl SharedKeys {
         self.add("model.trainer", trainer);
         self.add("model.hidden", hidden);
         self.add("model.learning_rate", learning_rate);
+        if *inner != InnerPlan::default() {
+            // Plain steps have the hash they always had.
+            let InnerPlan {
+                optimizer,
+                beta1,
+                beta2,
+                epsilon,
+                weight_decay,
+            } = inner;
+            self.add("model.optimizer", optimizer);
+            self.add("model.beta1", beta1);
+            self.add("model.beta2", beta2);
+            self.add("model.epsilon", epsilon);
+            self.add("model.weight_decay", weight_decay);
+        }
         self.add("model.batch", batch);
         self.add("model.accumulate", accumulate);
         self.add("model.proximal", proximal);

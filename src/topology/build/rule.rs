@@ -1,7 +1,9 @@
 //! How updates become one, and what is done with the result.
 
 use tombolo_core::aggregate;
-use tombolo_core::plan::{AggregatorPlan, BaseWeights, Clip, OuterKind, OuterPlan};
+use tombolo_core::plan::{
+    AggregatorPlan, BaseWeights, Clip, InnerKind, InnerPlan, OuterKind, OuterPlan,
+};
 
 use super::domains::Domains;
 use crate::topology::diagnosis::{Mistake, Mistakes};
@@ -120,6 +122,34 @@ pub(super) fn outer(section: &Section, mistakes: &mut Mistakes) -> OuterPlan {
         ("beta1", adaptive, plan.beta1 != usual.beta1),
         ("beta2", fading, plan.beta2 != usual.beta2),
         ("epsilon", adaptive, plan.epsilon != usual.epsilon),
+    ];
+    misplaced(section, "optimizer", &homes, mistakes);
+    plan
+}
+
+/// The optimizer of `[model]`.
+pub(super) fn inner(section: &Section, mistakes: &mut Mistakes) -> InnerPlan {
+    let plan = InnerPlan {
+        optimizer: match section.word("optimizer") {
+            "adamw" => InnerKind::AdamW,
+            _ => InnerKind::Sgd,
+        },
+        beta1: section.number("beta1"),
+        beta2: section.number("beta2"),
+        epsilon: section.number("epsilon"),
+        weight_decay: section.number("weight_decay"),
+    };
+    let usual = InnerPlan::default();
+    let adam = &["adamw"][..];
+    let homes = [
+        ("beta1", adam, plan.beta1 != usual.beta1),
+        ("beta2", adam, plan.beta2 != usual.beta2),
+        ("epsilon", adam, plan.epsilon != usual.epsilon),
+        (
+            "weight_decay",
+            adam,
+            plan.weight_decay != usual.weight_decay,
+        ),
     ];
     misplaced(section, "optimizer", &homes, mistakes);
     plan

@@ -172,6 +172,37 @@ pub(in crate::topology) static MODEL: Table = Table {
             "The local learning rate.",
         )
         .or("0.1"),
+        key(
+            "optimizer",
+            Word,
+            "What makes a step of a gradient; adamw keeps its moments on the node, over rounds.",
+        )
+        .words(&["sgd", "adamw"])
+        .or("\"sgd\""),
+        key(
+            "beta1",
+            Number(0.0, 0.9999),
+            "Of adamw: how slowly the mean of the gradients follows.",
+        )
+        .or("0.9"),
+        key(
+            "beta2",
+            Number(0.0, 0.99999),
+            "Of adamw: how slowly the mean of their squares follows.",
+        )
+        .or("0.999"),
+        key(
+            "epsilon",
+            Above(0.0, 1e3),
+            "Of adamw: what is added to the root that divides the step.",
+        )
+        .or("1e-8"),
+        key(
+            "weight_decay",
+            Number(0.0, 1.0),
+            "Of adamw: the share of each weight, times the learning rate, that a step takes off.",
+        )
+        .or("0.01"),
         key("batch", Whole(1, 1797), "Rows in a batch.").or("32"),
         key(
             "accumulate",
