@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::aggregate::feedback::Drift;
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::tensor::Hash;
 use crate::view::View;
@@ -53,6 +54,9 @@ pub struct RoundRecord {
     pub model_hash: Hash,
     /// From opening to the outcome, monotonic seconds.
     pub elapsed_s: f64,
+    /// Who has drifted away in recent rounds, and what the next round makes of that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drifts: Vec<Drift>,
 }
 
 impl RoundRecord {
@@ -200,8 +204,13 @@ pub enum Event {
         node: NodeId,
         factor: f64,
     },
-    /// Weights are fixed.
-    Weighed { round: Round, nodes: Vec<NodeId> },
+    /// Weights are fixed; those of nodes that have drifted in the rounds before are smaller.
+    Weighed {
+        round: Round,
+        nodes: Vec<NodeId>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        drifts: Vec<Drift>,
+    },
     /// A domain starts its fold anew with these members.
     Regrouped {
         round: Round,

@@ -258,6 +258,8 @@ pub struct AggregatorPlan {
     pub faulty: usize,
     /// How often `centred-clipping` moves its centre.
     pub iterations: u32,
+    /// Whether who drifts over rounds loses weight.
+    pub feedback: Option<FeedbackPlan>,
     /// What the rule must be given; follows from the rule.
     pub needs: Needs,
 }
@@ -275,9 +277,21 @@ impl Default for AggregatorPlan {
             relative: false,
             faulty: 1,
             iterations: 3,
+            feedback: None,
             needs: Needs::Sum,
         }
     }
+}
+
+/// `[aggregator] feedback`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FeedbackPlan {
+    /// How much of what was known of a node before a round is kept, 0 to below 1.
+    pub memory: f64,
+    /// The multiple of the round's median above which a gradient norm or a loss drifts.
+    pub limit: f64,
+    /// What the weight of a node that drifts in every round is multiplied by, above 0.
+    pub floor: f64,
 }
 
 /// What an update weighs before any rule.

@@ -470,6 +470,7 @@ mod tests {
                 bytes_up: 0,
                 model_hash: Default::default(),
                 elapsed_s: 0.0,
+                drifts: Vec::new(),
             });
             ledger.record(&event);
             // The events of rounds 2 and 3 are lost.

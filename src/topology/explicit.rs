@@ -145,6 +145,9 @@ fn rule(plan: &Plan) -> String {
     let kind = &plan.aggregator.kind;
     let nodes = plan.nodes().count();
     match plan.aggregator.needs {
+        Needs::Sum if plan.aggregator.feedback.is_some() => {
+            format!("{kind}, with feedback: who drifts over rounds loses weight")
+        }
         Needs::Sum => kind.clone(),
         Needs::Each => format!("{kind}, sees each of {nodes} updates"),
         Needs::EachTwice => {

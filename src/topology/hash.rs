@@ -177,6 +177,7 @@ impl SharedKeys {
             relative,
             faulty,
             iterations,
+            feedback,
             // Follows from the rule.
             needs: _,
         } = aggregator;
@@ -189,6 +190,10 @@ impl SharedKeys {
         self.add("aggregator.thresholds", relative);
         self.add("aggregator.faulty", faulty);
         self.add("aggregator.iterations", iterations);
+        if feedback.is_some() {
+            // Without it a rule has the hash it always had.
+            self.add("aggregator.feedback", feedback);
+        }
         let OuterPlan {
             optimizer,
             learning_rate,

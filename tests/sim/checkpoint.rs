@@ -48,6 +48,7 @@ fn record(round: u64, model: &[f32]) -> RoundRecord {
         bytes_up: 0,
         model_hash: Hash::of(model),
         elapsed_s: 0.1,
+        drifts: Vec::new(),
     }
 }
 

@@ -485,6 +485,7 @@ fn record(round: Round) -> RoundRecord {
         bytes_up: 0,
         model_hash: Hash::of(&model(base)),
         elapsed_s: 0.1,
+        drifts: Vec::new(),
     }
 }
 

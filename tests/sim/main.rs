@@ -15,6 +15,7 @@ mod duplicate;
 mod each;
 mod evictions;
 mod faults;
+mod feedback;
 mod membership;
 mod mutants;
 mod node_crash_points;

@@ -50,6 +50,7 @@ pub fn state(round: u64) -> State {
             bytes_up: 0,
             model_hash: Hash::of(&model),
             elapsed_s: 0.1,
+            drifts: Vec::new(),
         },
         tally: (round, 0, 0),
         model: model.freeze(),

@@ -57,6 +57,7 @@ pub(super) fn start(
         accuracy: 0.0,
         loss: 0.0,
         view: None,
+        drifts: Vec::new(),
     };
     let mut stored = None;
     if let Some(loaded) = loaded {
@@ -68,6 +69,7 @@ pub(super) fn start(
         if loaded.model.is_some() {
             outer.restore(&state).map_err(|error| error.to_string())?;
         }
+        committed.drifts = loaded.last.record.drifts.clone();
         committed.ended = loaded.last.record.round;
         committed.tally = loaded.last.tally;
         committed.round = loaded.round;

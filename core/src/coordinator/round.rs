@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{Committed, Outcome};
+use crate::aggregate::feedback::{self, Drift};
 use crate::aggregate::{Needs, Report, Weight};
 use crate::event::{RoundRecord, RoundState};
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
@@ -253,7 +254,18 @@ impl Current {
             bytes_up: 0,
             model_hash: committed.hash,
             elapsed_s: now.since(self.opened).as_secs_f64(),
+            // Without a commit nothing is learned of anybody.
+            drifts: committed.drifts.clone(),
         }
+    }
+
+    /// Who has drifted away, this round's reports included.
+    pub(super) fn drifts(&self, plan: &Plan, committed: &Committed) -> Vec<Drift> {
+        let Some(plan) = &plan.aggregator.feedback else {
+            return Vec::new();
+        };
+        let (reports, refused) = (self.reports.values(), self.refused.keys());
+        feedback::next(plan, &committed.drifts, self.round, reports, refused)
     }
 
     /// Why a round will not be, whatever still comes.

@@ -1,4 +1,5 @@
 mod closing;
+mod drifts;
 mod misfits;
 mod objections;
 mod restart;
@@ -994,6 +995,7 @@ fn loaded(round: Round) -> Committed {
         accuracy: 0.0,
         loss: 0.0,
         view: None,
+        drifts: Vec::new(),
     }
 }
 

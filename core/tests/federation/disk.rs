@@ -46,6 +46,7 @@ impl Disk {
                 accuracy: 0.0,
                 loss: 0.0,
                 view: None,
+                drifts: Vec::new(),
             },
             weighing: None,
             noted: BTreeMap::new(),
@@ -188,6 +189,7 @@ impl World {
                     ));
                 }
                 disk.last = Some((**record).clone());
+                disk.committed.drifts.clone_from(&record.drifts);
                 (disk.weighing, disk.committed.ended) = (None, due);
                 disk.noted.clear();
                 let tally = &mut disk.committed.tally;

@@ -147,6 +147,7 @@ fn record(round: u64) -> RoundRecord {
         bytes_up: 0,
         model_hash: hash(round),
         elapsed_s: 0.1,
+        drifts: Vec::new(),
     }
 }
 

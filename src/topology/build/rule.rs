@@ -2,7 +2,7 @@
 
 use tombolo_core::aggregate;
 use tombolo_core::plan::{
-    AggregatorPlan, BaseWeights, Clip, InnerKind, InnerPlan, OuterKind, OuterPlan,
+    AggregatorPlan, BaseWeights, Clip, FeedbackPlan, InnerKind, InnerPlan, OuterKind, OuterPlan,
 };
 
 use super::domains::Domains;
@@ -35,6 +35,14 @@ pub(super) fn aggregator(
         relative: section.word("thresholds") == "relative",
         faulty: section.whole("faulty") as usize,
         iterations: section.whole("iterations") as u32,
+        feedback: match section.value("feedback") {
+            Value::Section(feedback) => Some(FeedbackPlan {
+                memory: feedback.number("memory"),
+                limit: feedback.number("limit"),
+                floor: feedback.number("floor"),
+            }),
+            _ => None,
+        },
         ..AggregatorPlan::default()
     };
     let Some(rule) = aggregate::build(&plan) else {
@@ -44,6 +52,7 @@ pub(super) fn aggregator(
     let usual = AggregatorPlan::default();
     let (dynamic, centred) = (&["dynamic-weighted"][..], &["centred-clipping"][..]);
     let counting = &["trimmed-mean", "krum", "multi-krum"][..];
+    let weighing = &["dynamic-weighted", "fedavg"][..];
     let homes = [
         ("thresholds", dynamic, plan.relative != usual.relative),
         ("loss_limit", dynamic, plan.loss_limit != usual.loss_limit),
@@ -51,6 +60,7 @@ pub(super) fn aggregator(
         ("penalty", dynamic, plan.penalty != usual.penalty),
         ("faulty", counting, plan.faulty != usual.faulty),
         ("iterations", centred, plan.iterations != usual.iterations),
+        ("feedback", weighing, plan.feedback.is_some()),
     ];
     misplaced(section, "kind", &homes, mistakes);
     if plan.needs == aggregate::Needs::Sum {

@@ -314,11 +314,43 @@ pub(in crate::topology) static AGGREGATOR: Table = Table {
         )
         .or("1"),
         key(
+            "feedback",
+            Kind::Table(&FEEDBACK),
+            "Whether a node that drifts away from the others over rounds loses weight until it no longer does.",
+        )
+        .words(&["off"])
+        .or("\"off\""),
+        key(
             "iterations",
             Whole(1, 100),
             "How often centred-clipping moves its centre.",
         )
         .or("3"),
+    ],
+};
+
+static FEEDBACK: Table = Table {
+    shown: "aggregator.feedback",
+    doc: "How a node that drifts away loses weight and regains it.",
+    keys: &[
+        key(
+            "memory",
+            Number(0.0, 0.999),
+            "How much of what was known of a node before a round is kept.",
+        )
+        .or("0.8"),
+        key(
+            "limit",
+            Above(1.0, 1e6),
+            "The multiple of the round's median above which a gradient norm or a loss drifts.",
+        )
+        .or("2.0"),
+        key(
+            "floor",
+            Number(0.001, 1.0),
+            "What the weight of a node that drifts in every round is multiplied by.",
+        )
+        .or("0.1"),
     ],
 };
 

@@ -22,6 +22,7 @@ const COLOURS: &[RGBColor] = &[
     RGBColor(100, 100, 100),
     RGBColor(150, 80, 30),
     RGBColor(0, 0, 0),
+    RGBColor(200, 0, 0),
 ];
 
 /// How a series is drawn.

@@ -44,6 +44,7 @@ const RULES: &[Rule] = &[
     ("centred clipping", Some("kind = \"centred-clipping\"")),
     ("clip to the median norm", Some("kind = \"fedavg\"")),
     DEFAULT,
+    ("default with feedback", Some("feedback = {}")),
 ];
 
 /// What is varied.
