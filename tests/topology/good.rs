@@ -8,8 +8,8 @@ use tombolo::topology::{
     parse_with, schema, template, write_new,
 };
 use tombolo_core::plan::{
-    BaseWeights, Clip, Cooldown, Deadline, Fabric, FeedbackPlan, HeartbeatPlan, Init, InnerKind,
-    InnerPlan, Order, OuterKind, OuterPlan, Partition, Plan, Quorum, SyncEvery, TrainerKind,
+    BaseWeights, Clip, Cooldown, Deadline, Fabric, HeartbeatPlan, Init, Order, OuterKind,
+    OuterPlan, Partition, Plan, Quorum, SyncEvery, TrainerKind,
 };
 
 /// The smallest file: everything else is a default.
@@ -352,7 +352,6 @@ fn the_hash_sees_whatever_decides_the_outcome() {
         "[aggregator]\nkind = \"trimmed-mean\"",
         "[aggregator]\nkind = \"trimmed-mean\"\nfaulty = 0",
         "[aggregator]\nkind = \"centred-clipping\"\niterations = 5",
-        "[aggregator]\nfeedback = {}",
         "[aggregator]\nfeedback = { memory = 0.5 }",
         "[aggregator]\nfeedback = { limit = 3.0 }",
         "[aggregator]\nfeedback = { floor = 0.5 }",
@@ -613,27 +612,6 @@ fn the_schema_says_what_defaults_and_words_there_are() {
     insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
         insta::assert_snapshot!("schema", serde_json::to_string_pretty(&schema).unwrap());
     });
-}
-
-#[test]
-fn feedback_and_moments_are_off_unless_asked_for_and_then_have_defaults() {
-    let plan = read(SMALL);
-    assert_eq!(plan.aggregator.feedback, None);
-    assert_eq!(plan.model.inner, InnerPlan::default());
-    let off = read(&format!("{SMALL}\n[aggregator]\nfeedback = \"off\"\n"));
-    assert_eq!(off.aggregator.feedback, None);
-    let text = format!(
-        "{SMALL}\n[aggregator]\nfeedback = {{ floor = 0.5 }}\n[model]\noptimizer = \"adamw\"\n"
-    );
-    let plan = read(&text);
-    let feedback = FeedbackPlan {
-        memory: 0.8,
-        limit: 2.0,
-        floor: 0.5,
-    };
-    assert_eq!(plan.aggregator.feedback, Some(feedback));
-    assert_eq!(plan.model.inner.optimizer, InnerKind::AdamW);
-    assert!(explicit(&plan).to_string().contains("with feedback"));
 }
 
 #[test]

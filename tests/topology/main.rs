@@ -5,5 +5,6 @@
 mod broken;
 mod faults;
 mod good;
+mod memories;
 mod mutated;
 mod plan_of_faults;
