@@ -13,6 +13,7 @@ mod clip;
 mod dynamic_weighted;
 mod each;
 mod fedavg;
+pub mod feedback;
 mod krum;
 #[cfg(test)]
 mod laws;

@@ -22,6 +22,7 @@ mod views;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::aggregate::feedback::{self, Drift};
 use crate::aggregate::{self, Report, Weight};
 use crate::event::{Event, Finished, Objection, RoundRecord};
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
@@ -120,6 +121,8 @@ pub struct Committed {
     pub view: Option<View>,
     /// What is known of earlier updates, in the asynchronous mode.
     pub past: Past,
+    /// Who has drifted away, as the last round's record says.
+    pub drifts: Vec<Drift>,
 }
 
 /// What an outer step brought.
@@ -572,10 +575,15 @@ impl Coordinator {
         }
         let reports: Vec<Report> = current.reports.values().cloned().collect();
         let result = result.and_then(|mut weights| {
+            let check = |weights: &[Weight]| {
+                aggregate::check(&reports, weights).map_err(|error| error.to_string())
+            };
             if let Some(plan) = &self.plan.round.asynchronous {
                 stale::discount(plan, &committed.past, &current.trained_for, &mut weights);
             }
-            aggregate::check(&reports, &weights).map_err(|error| error.to_string())?;
+            check(&weights)?;
+            feedback::apply(&committed.drifts, &mut weights);
+            check(&weights)?;
             Ok(weights)
         });
         match result {
@@ -616,9 +624,11 @@ impl Coordinator {
             .iter()
             .filter(|weight| weight.weight > 0.0)
             .map(|weight| weight.node.clone());
+        let committed = self.committed.as_ref();
         cx.report(Event::Weighed {
             round,
             nodes: nodes.collect(),
+            drifts: committed.map_or_else(Vec::new, |committed| committed.drifts.clone()),
         });
         let joined: Vec<DomainId> = self.joined().cloned().collect();
         joined

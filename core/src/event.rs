@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::aggregate::feedback::Drift;
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::staleness::Past;
 use crate::tensor::Hash;
@@ -56,7 +57,10 @@ pub struct RoundRecord {
     pub elapsed_s: f64,
     /// In the asynchronous mode only.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
-    pub version: Option<Version>,
+    pub version: Option<Box<Version>>,
+    /// Who has drifted away in recent rounds, and what the next round makes of that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drifts: Vec<Drift>,
 }
 
 /// What is also said of a round in the asynchronous mode.
@@ -235,8 +239,13 @@ pub enum Event {
         node: NodeId,
         factor: f64,
     },
-    /// Weights are fixed.
-    Weighed { round: Round, nodes: Vec<NodeId> },
+    /// Weights are fixed; those of nodes that have drifted in the rounds before are smaller.
+    Weighed {
+        round: Round,
+        nodes: Vec<NodeId>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        drifts: Vec<Drift>,
+    },
     /// A domain starts its fold anew with these members.
     Regrouped {
         round: Round,

@@ -10,7 +10,7 @@
 //! * [`text`]: texts of others, cut to what can travel.
 //! * [`event`]: past facts, from which logs, reports and the command line are derived.
 //! * [`machine`]: the form that every state machine has.
-//! * [`aggregate`], [`outer`], [`fold`]: the mathematics of a round.
+//! * [`aggregate`], [`outer`], [`fold`]: the mathematics of a round; [`inner`]: that of a local step.
 //! * [`compress`]: codecs, and the memory of what they lose.
 //! * [`outline`], [`heal`]: a model in chunks that prove themselves, and which of them is asked of whom.
 //! * [`congestion`]: how much may be on its way to a peer.
@@ -37,6 +37,7 @@ pub mod gateway;
 pub mod heal;
 pub mod heartbeat;
 pub mod ids;
+pub mod inner;
 pub mod ladder;
 pub mod link;
 pub mod machine;

@@ -124,6 +124,8 @@ pub struct ModelPlan {
     pub hidden: usize,
     /// Local learning rate.
     pub learning_rate: f64,
+    /// What makes a step of a gradient.
+    pub inner: InnerPlan,
     /// Rows in a batch.
     pub batch: usize,
     /// Batches whose gradients are added up before a step is made of them.
@@ -145,6 +147,7 @@ impl Default for ModelPlan {
             trainer: TrainerKind::DigitsMlp,
             hidden: 64,
             learning_rate: 0.1,
+            inner: InnerPlan::default(),
             batch: 32,
             accumulate: 1,
             proximal: 0.0,
@@ -153,6 +156,43 @@ impl Default for ModelPlan {
             partition: Partition::Dirichlet { alpha: 0.5 },
         }
     }
+}
+
+/// The inner optimizer of `[model]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InnerPlan {
+    /// Which one.
+    pub optimizer: InnerKind,
+    /// How slowly the mean of the gradients follows.
+    pub beta1: f64,
+    /// How slowly the mean of their squares follows.
+    pub beta2: f64,
+    /// What is added to the root that divides the step.
+    pub epsilon: f64,
+    /// The share of each weight, times the learning rate, that a step takes off.
+    pub weight_decay: f64,
+}
+
+/// What a topology means that says nothing of it.
+impl Default for InnerPlan {
+    fn default() -> Self {
+        InnerPlan {
+            optimizer: InnerKind::Sgd,
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            weight_decay: 0.01,
+        }
+    }
+}
+
+/// What makes a local step of a gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InnerKind {
+    /// The gradient itself.
+    Sgd,
+    /// Means of gradients and of their squares, and a decay of their own for the weights.
+    AdamW,
 }
 
 /// A built-in trainer.
@@ -221,6 +261,8 @@ pub struct AggregatorPlan {
     pub faulty: usize,
     /// How often `centred-clipping` moves its centre.
     pub iterations: u32,
+    /// Whether who drifts over rounds loses weight.
+    pub feedback: Option<FeedbackPlan>,
     /// What the rule must be given; follows from the rule.
     pub needs: Needs,
 }
@@ -238,9 +280,21 @@ impl Default for AggregatorPlan {
             relative: false,
             faulty: 1,
             iterations: 3,
+            feedback: None,
             needs: Needs::Sum,
         }
     }
+}
+
+/// `[aggregator] feedback`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FeedbackPlan {
+    /// How much of what was known of a node before a round is kept, 0 to below 1.
+    pub memory: f64,
+    /// The multiple of the round's median above which a gradient norm or a loss drifts.
+    pub limit: f64,
+    /// What the weight of a node that drifts in every round is multiplied by, above 0.
+    pub floor: f64,
 }
 
 /// What an update weighs before any rule.

@@ -4,6 +4,7 @@
 //! ratio is good only within one run.
 
 mod codec;
+mod learn;
 mod measure;
 mod round;
 
@@ -24,6 +25,8 @@ enum What {
     Round(round::Round),
     /// Codecs of contributions: encoding, decoding, error feedback.
     Codec(codec::Codecs),
+    /// What rules, codecs and retries do for a model: a study in virtual time.
+    Learn(learn::Learn),
 }
 
 impl Bench {
@@ -32,6 +35,7 @@ impl Bench {
         match &self.what {
             What::Round(round) => round.run(common),
             What::Codec(codecs) => codecs.run(common),
+            What::Learn(learn) => learn.run(common),
         }
     }
 }

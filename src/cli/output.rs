@@ -481,6 +481,7 @@ mod tests {
                 model_hash: Default::default(),
                 elapsed_s: 0.0,
                 version: None,
+                drifts: Vec::new(),
             });
             ledger.record(&event);
             // The events of rounds 2 and 3 are lost.

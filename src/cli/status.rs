@@ -9,6 +9,7 @@ use super::output::{bytes, fail, print_line, refuse, waits};
 use super::{Common, Exit, Format};
 use tombolo::control::{LinkStatus, MembershipStatus, RoundMode, Status as Found, processes};
 use tombolo::{Federation, FederationError};
+use tombolo_core::aggregate::feedback::Drift;
 use tombolo_core::ids::NodeId;
 use tombolo_core::text::span;
 
@@ -104,6 +105,17 @@ fn show(common: &Common, status: &Found) {
         .map(|(name, count)| format!("{count} {name}"))
         .collect();
     say!("actors: {}", actors.join(", "));
+    for drift in &status.rounds.drifts {
+        let Drift {
+            node,
+            share,
+            factor,
+            reason,
+        } = drift;
+        say!(
+            "{node} drifted in {share:.2} of recent rounds, its weight is times {factor:.2}; {reason}"
+        );
+    }
     show_membership(&status.membership);
     let mut table = Table::new();
     table.load_style(presets::NOTHING);

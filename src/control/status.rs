@@ -14,6 +14,7 @@ use tombolo_actors::crew::Crew;
 use tombolo_actors::env::Env;
 use tombolo_actors::link::Wire;
 use tombolo_actors::shell::{Census, Handle};
+use tombolo_core::aggregate::feedback::Drift;
 use tombolo_core::event::{Event, Objection, Wait};
 use tombolo_core::heartbeat::{Heartbeat, Standing};
 use tombolo_core::ids::{DomainId, Epoch, NodeId, Round};
@@ -238,6 +239,9 @@ pub struct RoundsStatus {
     pub accuracy: Option<f64>,
     /// Last committed model on the test rows; known to the coordinator's process only.
     pub loss: Option<f64>,
+    /// Who has drifted away in recent rounds; known to the coordinator's process only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drifts: Vec<Drift>,
 }
 
 /// How rounds follow each other.
@@ -306,6 +310,7 @@ impl History {
             Event::Round(record) => {
                 rounds.ended = rounds.ended.max(record.round);
                 (rounds.accuracy, rounds.loss) = (Some(record.accuracy), Some(record.loss));
+                rounds.drifts.clone_from(&record.drifts);
             }
             _ => {}
         }

@@ -72,6 +72,13 @@ impl Digits {
         self.labels[row]
     }
 
+    /// Changes the label of each training row; a label that is no digit becomes its remainder.
+    pub(super) fn relabel(&mut self, mut label: impl FnMut(usize, u8) -> u8) {
+        for row in Digits::training_rows() {
+            self.labels[row] = label(row, self.labels[row]) % CLASSES as u8;
+        }
+    }
+
     /// Whether a row is held out for judging models: every fifth.
     pub fn is_test(row: usize) -> bool {
         row % 5 == 4

@@ -1,4 +1,4 @@
-//! The built-in models: dense layers, softmax, mean cross-entropy and plain SGD.
+//! The built-in models: dense layers, softmax and mean cross-entropy.
 //!
 //! The products are plain loops rather than a tuned library: at this size they cost tens of microseconds a step, and their bits do not depend on
 //! the processor, so that the hash of a trained model can be compared between machines. Every sum runs in a fixed order: over rows as
@@ -60,10 +60,9 @@ impl Layer {
     }
 }
 
-/// How a step is made.
+/// How the gradient of a step is made.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step<'a> {
-    pub(super) learning_rate: f32,
     /// Rows whose gradient is made at once; the step's is the mean over its batches.
     pub(super) batch: usize,
     /// The pull towards `base`.
@@ -146,14 +145,14 @@ impl Network {
         }
     }
 
-    /// One SGD step on the mean cross-entropy of `rows`, batch by batch; the loss before the step.
-    pub(super) fn step(
+    /// The mean cross-entropy of `rows` and its gradient, batch by batch.
+    pub(super) fn slope(
         &mut self,
         digits: &Digits,
         rows: &[usize],
         step: &Step<'_>,
-        parameters: &mut [f32],
-    ) -> f64 {
+        parameters: &[f32],
+    ) -> (f64, &[f32]) {
         self.sum.fill(0.0);
         let mut loss = 0.0;
         for batch in rows.chunks(step.batch) {
@@ -161,13 +160,10 @@ impl Network {
             loss += share * self.accumulate(digits, batch, parameters);
             add_scaled(&mut self.sum, share as f32, &self.gradient);
         }
-        for ((gradient, parameter), base) in self.sum.iter_mut().zip(&*parameters).zip(step.base) {
+        for ((gradient, parameter), base) in self.sum.iter_mut().zip(parameters).zip(step.base) {
             *gradient += step.proximal * (parameter - base);
         }
-        for (parameter, gradient) in parameters.iter_mut().zip(&self.sum) {
-            *parameter -= step.learning_rate * gradient;
-        }
-        loss
+        (loss, &self.sum)
     }
 
     /// Leaves the gradient of the mean cross-entropy of `rows` and gives that loss.
@@ -298,9 +294,22 @@ mod tests {
         }
     }
 
+    /// One plain step; the loss before it.
+    fn descend(
+        network: &mut Network,
+        digits: &Digits,
+        rows: &[usize],
+        step: &Step<'_>,
+        parameters: &mut [f32],
+    ) -> f64 {
+        let (loss, slope) = network.slope(digits, rows, step, parameters);
+        let pairs = parameters.iter_mut().zip(slope);
+        pairs.for_each(|(parameter, slope)| *parameter -= 0.1 * slope);
+        loss
+    }
+
     fn step(batch: usize) -> Step<'static> {
         Step {
-            learning_rate: 0.1,
             batch,
             proximal: 0.0,
             base: &[],
@@ -315,8 +324,8 @@ mod tests {
             let mut whole = started(&network);
             let mut parts = whole.clone();
             for rows in rows.chunks(32) {
-                let one = network.step(digits, rows, &step(32), &mut whole);
-                let four = other.step(digits, rows, &step(8), &mut parts);
+                let one = descend(&mut network, digits, rows, &step(32), &mut whole);
+                let four = descend(&mut other, digits, rows, &step(8), &mut parts);
                 assert!((one - four).abs() < 1e-6, "{one} {four}");
             }
             let apart = whole.iter().zip(&parts).map(|(a, b)| (a - b).abs());
@@ -332,8 +341,8 @@ mod tests {
         for (mut network, mut other) in models().into_iter().zip(models()) {
             let mut whole = started(&network);
             let mut parts = whole.clone();
-            network.step(digits, &[0, 1, 2, 3, 5], &step(5), &mut whole);
-            other.step(digits, &[0, 1, 2, 3, 5], &step(2), &mut parts);
+            descend(&mut network, digits, &[0, 1, 2, 3, 5], &step(5), &mut whole);
+            descend(&mut other, digits, &[0, 1, 2, 3, 5], &step(2), &mut parts);
             assert!(whole.iter().zip(&parts).all(|(a, b)| (a - b).abs() < 1e-6));
         }
     }
@@ -346,13 +355,13 @@ mod tests {
             let (mut free, mut held) = (begun.clone(), begun.clone());
             free.iter_mut().for_each(|parameter| *parameter += 0.5);
             held.copy_from_slice(&free);
-            network.step(digits, &[0, 1], &step(2), &mut free);
+            descend(&mut network, digits, &[0, 1], &step(2), &mut free);
             let pulled = Step {
                 proximal: 2.0,
                 base: &begun,
                 ..step(2)
             };
-            network.step(digits, &[0, 1], &pulled, &mut held);
+            descend(&mut network, digits, &[0, 1], &pulled, &mut held);
             // 0.1 times 2 times the distance of a half.
             assert!(
                 free.iter()

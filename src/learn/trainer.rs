@@ -1,6 +1,9 @@
 //! The trainer of one node: its rows, its batches, its model.
 
-use tombolo_core::ids::NodeId;
+use std::borrow::Cow;
+
+use tombolo_core::ids::{NodeId, Round};
+use tombolo_core::inner::Inner;
 use tombolo_core::plan::{Init, Plan, TrainerKind};
 use tombolo_core::rng::Rng;
 use tombolo_core::tensor::{Layout, LayoutError};
@@ -59,15 +62,20 @@ pub enum TrainerError {
 
 /// Trains a built-in model on one node's share of the digits.
 ///
-/// Nothing is kept between rounds but buffers, so a round may be repeated, skipped or trained by a new trainer, with the same result.
+/// With plain steps nothing is kept between rounds but buffers, so a round may be repeated, skipped or trained by a new trainer, with the same
+/// result. With AdamW the moments go on from round to round; a round that is repeated begins with those that it began with before, and a
+/// node that took no part in the round before, because it was away and has healed, begins with none: what they knew is of an older model.
 #[derive(Debug)]
 pub struct DigitsTrainer {
     node: NodeId,
-    digits: &'static Digits,
+    digits: Cow<'static, Digits>,
     network: Network,
     batches: Batches,
     init: Init,
     learning_rate: f64,
+    inner: Inner,
+    /// The round that was trained last, and what the inner optimizer knew when it began.
+    last: Option<(Round, Vec<u8>)>,
     batch: usize,
     proximal: f64,
     /// The model that the round began with, if training is pulled to it.
@@ -109,18 +117,51 @@ impl DigitsTrainer {
         } else {
             0
         };
+        let inner = Inner::new(&model.inner, model.learning_rate, network.layout().len());
         let rows_a_step = model.batch.saturating_mul(model.accumulate.max(1));
         Ok(DigitsTrainer {
             node: node.clone(),
-            digits,
+            digits: Cow::Borrowed(digits),
             network,
             batches: Batches::new(rows, rows_a_step, model.order),
             init: model.init,
             learning_rate: model.learning_rate,
+            inner,
+            last: None,
             batch: model.batch,
             proximal: model.proximal,
             base: vec![0.0; pulled],
         })
+    }
+
+    /// Trains on other labels than the digits have: for studies of what a node does to a federation that labels its rows wrongly. Test rows
+    /// keep theirs.
+    #[must_use]
+    pub fn relabelled(mut self, label: impl FnMut(usize, u8) -> u8) -> Self {
+        self.digits.to_mut().relabel(label);
+        self
+    }
+
+    /// Gives the inner optimizer the moments that a round begins with.
+    fn begin(&mut self, round: Round) -> Result<(), TrainError> {
+        if self.inner.is_stateless() {
+            return Ok(());
+        }
+        match &self.last {
+            Some((last, begun)) if *last == round => {
+                let restored = self.inner.restore(begun);
+                restored.map_err(|error| TrainError(error.to_string()))?;
+            }
+            Some((last, _)) if last.checked_add(1) == Some(round) => {}
+            Some((last, _)) => {
+                let node = &self.node;
+                tracing::info!(%node, round, last, "trained in no round between: the inner optimizer begins anew");
+                self.inner.reset();
+            }
+            None => self.inner.reset(),
+        }
+        self.last = Some((round, self.inner.state()));
+        Ok(())
     }
 
     fn check(&self, parameters: &[f32]) -> Result<(), TrainError> {
@@ -157,7 +198,7 @@ impl Trainer for DigitsTrainer {
         self.train_from(task, None, parameters, &mut NoSnapshots)
     }
 
-    /// The batches follow from the step alone; beside the parameters only the loss so far is needed to go on.
+    /// The batches follow from the step alone; beside the parameters only the loss so far and the inner optimizer's state are needed to go on.
     fn train_from(
         &mut self,
         task: &Task,
@@ -179,28 +220,32 @@ impl Trainer for DigitsTrainer {
         if !self.base.is_empty() {
             self.base.copy_from_slice(parameters);
         }
+        self.begin(task.round)?;
         let (mut first, mut loss) = (0, 0.0);
         if let Some(from) = from.filter(|from| from.steps <= steps)
             && from.parameters.len() == parameters.len()
-            && let Ok(so_far) = from.state.try_into()
+            && let Some((so_far, moments)) = from.state.split_first_chunk()
+            && self.inner.restore(moments).is_ok()
         {
             parameters.copy_from_slice(from.parameters);
-            (first, loss) = (from.steps, f64::from_le_bytes(so_far));
+            (first, loss) = (from.steps, f64::from_le_bytes(*so_far));
         }
         for step in first..steps {
             let rows = self.batches.batch(task, step);
             let how = Step {
-                learning_rate: self.learning_rate as f32,
                 batch: self.batch,
                 proximal: self.proximal as f32,
                 base: &self.base,
             };
-            loss += self.network.step(self.digits, rows, &how, parameters);
+            let (before, slope) = self.network.slope(&self.digits, rows, &how, parameters);
+            self.inner.step(slope, parameters);
+            loss += before;
             if snapshots.are_due() {
+                let state = [&loss.to_le_bytes()[..], &self.inner.state()].concat();
                 snapshots.take(Snapshot {
                     steps: step + 1,
                     parameters,
-                    state: &loss.to_le_bytes(),
+                    state: &state,
                 });
             }
         }
@@ -208,15 +253,40 @@ impl Trainer for DigitsTrainer {
             samples: self.batches.rows() as u64,
             loss: loss / steps as f64,
             steps,
-            learning_rate: self.learning_rate,
+            // An adaptive step is about as long whatever the gradient: no norm of one can be told from it.
+            learning_rate: match self.inner.is_stateless() {
+                true => self.learning_rate,
+                false => 1.0,
+            },
         })
+    }
+
+    /// The last round, what the inner optimizer knew at its beginning, and what it knows now; nothing with plain steps.
+    fn state(&self) -> Vec<u8> {
+        match &self.last {
+            Some((round, begun)) => [&round.to_le_bytes()[..], begun, &self.inner.state()].concat(),
+            None => Vec::new(),
+        }
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<(), TrainError> {
+        let Some((round, moments)) = state.split_first_chunk() else {
+            return Ok(());
+        };
+        let (begun, now) = moments.split_at(moments.len() / 2);
+        for state in [begun, now] {
+            let restored = self.inner.restore(state);
+            restored.map_err(|error| TrainError(error.to_string()))?;
+        }
+        self.last = Some((Round::from_le_bytes(*round), begun.to_vec()));
+        Ok(())
     }
 
     fn evaluate(&mut self, parameters: &[f32]) -> Result<Evaluation, TrainError> {
         self.check(parameters)?;
         let (mut rows, mut right, mut loss) = (0.0, 0.0, 0.0);
         for row in Digits::test_rows() {
-            let (is_right, row_loss) = self.network.judge(self.digits, row, parameters);
+            let (is_right, row_loss) = self.network.judge(&self.digits, row, parameters);
             rows += 1.0;
             right += f64::from(u8::from(is_right));
             loss += row_loss;

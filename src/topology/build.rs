@@ -101,10 +101,12 @@ fn model(
             .help("remove it, or write trainer = \"digits-mlp\""),
         );
     }
+    let inner = rule::inner(section, mistakes);
     Some(ModelPlan {
         trainer,
         hidden: section.whole("hidden") as usize,
         learning_rate: section.number("learning_rate"),
+        inner,
         batch: section.whole("batch") as usize,
         accumulate: section.whole("accumulate") as usize,
         proximal: section.number("proximal"),

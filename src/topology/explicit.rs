@@ -10,8 +10,8 @@ use tombolo_core::compress::{Codec, MILLION};
 use tombolo_core::congestion::Law;
 use tombolo_core::congestion::delay_gradient::Settings;
 use tombolo_core::plan::{
-    Deadline, DomainPlan, Emulate, Fabric, HeartbeatPlan, LinkPlan, OuterKind, Partition, Plan,
-    Quorum, SyncEvery,
+    Deadline, DomainPlan, Emulate, Fabric, HeartbeatPlan, InnerKind, LinkPlan, OuterKind,
+    Partition, Plan, Quorum, SyncEvery,
 };
 use tombolo_core::staleness::{AsyncPlan, Discount};
 
@@ -162,6 +162,9 @@ fn rule(plan: &Plan) -> String {
     let kind = &plan.aggregator.kind;
     let nodes = plan.nodes().count();
     match plan.aggregator.needs {
+        Needs::Sum if plan.aggregator.feedback.is_some() => {
+            format!("{kind}, with feedback: who drifts over rounds loses weight")
+        }
         Needs::Sum => kind.clone(),
         Needs::Each => format!("{kind}, sees each of {nodes} updates"),
         Needs::EachTwice => {
@@ -294,6 +297,9 @@ fn warnings(plan: &Plan) -> Vec<String> {
 /// A Dirichlet concentration below this leaves most nodes with two or three kinds of rows.
 const SKEWED_BELOW: f64 = 0.3;
 
+/// A learning rate of AdamW at which weights of the usual size are moved by a good part of themselves in each step.
+const ADAMW_FAST: f64 = 0.05;
+
 /// What is known of rules and optimizers.
 fn rule_warnings(plan: &Plan) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -338,6 +344,12 @@ fn rule_warnings(plan: &Plan) -> Vec<String> {
     if pull >= 1.0 {
         warnings.push(format!(
             "learning_rate times proximal is {pull}: each local step is pulled back beyond the model that the round began with; below 1 it is a pull"
+        ));
+    }
+    if plan.model.inner.optimizer == InnerKind::AdamW && plan.model.learning_rate >= ADAMW_FAST {
+        warnings.push(format!(
+            "a learning rate of {} moves every weight by about as much in each local step, however small the gradient, with adamw: 0.001 to 0.01 is usual",
+            plan.model.learning_rate
         ));
     }
     let adaptive = matches!(

@@ -6,7 +6,7 @@ use std::fmt::{Debug, Write};
 use serde::{Deserialize, Serialize};
 use tombolo_core::congestion::Law;
 use tombolo_core::plan::{
-    AggregatorPlan, LinkPlan, ModelPlan, OuterPlan, Partition, Plan, RoundPlan,
+    AggregatorPlan, InnerPlan, LinkPlan, ModelPlan, OuterPlan, Partition, Plan, RoundPlan,
 };
 use tombolo_core::tensor::Hash;
 
@@ -132,6 +132,7 @@ impl SharedKeys {
             trainer,
             hidden,
             learning_rate,
+            inner,
             batch,
             accumulate,
             proximal,
@@ -142,6 +143,21 @@ impl SharedKeys {
         self.add("model.trainer", trainer);
         self.add("model.hidden", hidden);
         self.add("model.learning_rate", learning_rate);
+        if *inner != InnerPlan::default() {
+            // Plain steps have the hash they always had.
+            let InnerPlan {
+                optimizer,
+                beta1,
+                beta2,
+                epsilon,
+                weight_decay,
+            } = inner;
+            self.add("model.optimizer", optimizer);
+            self.add("model.beta1", beta1);
+            self.add("model.beta2", beta2);
+            self.add("model.epsilon", epsilon);
+            self.add("model.weight_decay", weight_decay);
+        }
         self.add("model.batch", batch);
         self.add("model.accumulate", accumulate);
         self.add("model.proximal", proximal);
@@ -166,6 +182,7 @@ impl SharedKeys {
             relative,
             faulty,
             iterations,
+            feedback,
             // Follows from the rule.
             needs: _,
         } = aggregator;
@@ -178,6 +195,10 @@ impl SharedKeys {
         self.add("aggregator.thresholds", relative);
         self.add("aggregator.faulty", faulty);
         self.add("aggregator.iterations", iterations);
+        if feedback.is_some() {
+            // Without it a rule has the hash it always had.
+            self.add("aggregator.feedback", feedback);
+        }
         let OuterPlan {
             optimizer,
             learning_rate,

@@ -107,6 +107,7 @@ fn people_get_a_table_and_what_cannot_be_is_refused_by_name() {
     for (command, name) in [
         ("bench round --nodes 0", "--nodes 0: expected 1 to"),
         ("bench codec --repeat 0", "--repeat 0: expected 1 to"),
+        ("bench learn --seeds 0", "--seeds 0: expected 1 to"),
     ] {
         let output = workspace.run(command).expect(2);
         assert!(output.errors().contains(name), "{output:#?}");
@@ -134,4 +135,33 @@ fn rounds_and_codecs_of_this_machine_are_told_and_all_are_right() {
             println!("{line}");
         }
     }
+}
+
+/// WAFFLE#6, tensorflow-federated#742, MediSwarm#566: what is not finite is refused, what is too long is bounded, and the model is about as good
+/// as without the two bad nodes. Prints what it finds as lines of JSON: `TOMBOLO_STUDY_SEEDS=5` asks for the whole study, which writes its plots
+/// to `docs/study/`.
+#[test]
+fn the_default_holds_where_a_mean_that_checks_nothing_does_not() {
+    let whole = std::env::var("TOMBOLO_STUDY_SEEDS").ok();
+    let how = match &whole {
+        Some(seeds) => format!("--seeds {seeds} --out docs/study"),
+        None => "--seeds 1 --short".into(),
+    };
+    let output = Command::new(env!("CARGO_BIN_EXE_tombolo"))
+        .args(["bench", "learn", "--format", "json"])
+        .args(how.split_whitespace())
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    lines.iter().for_each(|line| println!("{line}"));
+    let claims = lines.iter().filter(|line| line["claim"].is_string());
+    let holds: Vec<bool> = claims.map(|line| line["ok"] == true).collect();
+    assert!(holds.iter().all(|holds| *holds), "{text}");
+    assert_eq!(holds.len(), if whole.is_some() { 7 } else { 4 }, "{text}");
+    assert!(output.status.success(), "{text}");
 }

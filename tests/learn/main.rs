@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use tombolo::learn::{CLASSES, Digits, DigitsTrainer, PIXELS, ROWS, TrainerError};
-use tombolo_core::plan::{Init, Partition, SyncEvery, TrainerKind};
+use tombolo_core::plan::{Init, InnerKind, OuterKind, Partition, SyncEvery, TrainerKind};
 use tombolo_core::tensor::Hash;
 use tombolo_core::trainer::{Snapshot, Snapshots, Task, Trainer};
 
@@ -184,6 +184,93 @@ fn a_training_that_goes_on_from_any_snapshot_ends_with_the_same_bits() {
         assert_eq!(rest, whole, "from step {steps}");
         assert_eq!(since.0.len() as u64, 20 - steps);
     }
+}
+
+fn with_moments() -> tombolo_core::plan::Plan {
+    let mut plan = defaults();
+    plan.model.learning_rate = 0.003;
+    plan.model.inner.optimizer = InnerKind::AdamW;
+    plan
+}
+
+/// A trainer of one node with AdamW, the model that it starts from, and its task in a round.
+fn adam() -> (DigitsTrainer, Vec<f32>, impl Fn(u64) -> Task) {
+    let plan = with_moments();
+    let node = plan.coordinator.clone();
+    let mut trainer = DigitsTrainer::new(&plan, &node).unwrap();
+    let mut start = vec![0.0; trainer.layout().len()];
+    trainer.initialize(plan.seed, &mut start).unwrap();
+    let task = move |round| Task {
+        node: node.clone(),
+        round,
+        seed: 7,
+        sync_every: SyncEvery::Steps(9),
+    };
+    (trainer, start, task)
+}
+
+fn trained(trainer: &mut DigitsTrainer, task: &Task, start: &[f32]) -> Vec<f32> {
+    let mut parameters = start.to_vec();
+    trainer.train(task, &mut parameters).unwrap();
+    parameters
+}
+
+#[test]
+fn moments_go_on_over_rounds_and_a_round_that_is_repeated_begins_with_its_own() {
+    let (mut trainer, start, task) = adam();
+    let first = trained(&mut trainer, &task(1), &start);
+    let second = trained(&mut trainer, &task(2), &first);
+    // Asked again, after an answer that was lost.
+    assert_eq!(trained(&mut trainer, &task(2), &first), second);
+    let third = trained(&mut trainer, &task(3), &second);
+    let (mut fresh, ..) = adam();
+    assert_ne!(trained(&mut fresh, &task(2), &first), second);
+    assert!(fresh.state().len() > 16 * first.len());
+    assert_ne!(trained(&mut adam().0, &task(3), &second), third);
+}
+
+#[test]
+fn a_node_that_missed_a_round_begins_with_no_moments() {
+    let (mut trainer, start, task) = adam();
+    let first = trained(&mut trainer, &task(1), &start);
+    let healed = trained(&mut trainer, &task(3), &first);
+    assert_eq!(trained(&mut adam().0, &task(3), &first), healed);
+}
+
+/// Killed between rounds, or in a round behind any step.
+#[test]
+fn moments_survive_the_death_of_the_node() {
+    let (mut trainer, start, task) = adam();
+    let first = trained(&mut trainer, &task(1), &start);
+    let kept = trainer.state();
+    let (mut whole, mut all) = (first.clone(), All::default());
+    let told = trainer.train_from(&task(2), None, &mut whole, &mut all);
+    for (steps, parameters, state) in &all.0 {
+        let (mut next, ..) = adam();
+        next.restore(&kept).unwrap();
+        let from = Some(Snapshot {
+            steps: *steps,
+            parameters,
+            state,
+        });
+        let mut rest = first.clone();
+        let again = next.train_from(&task(2), from, &mut rest, &mut All::default());
+        assert_eq!((again, &rest), (told.clone(), &whole), "from step {steps}");
+        assert_eq!(next.state(), trainer.state(), "from step {steps}");
+    }
+    assert!(adam().0.restore(&kept[1..]).is_err());
+}
+
+#[test]
+fn nine_nodes_with_moments_learn_with_an_outer_step_that_looks_ahead() {
+    let mut plan = with_moments();
+    plan.model.learning_rate = 0.01;
+    plan.outer.optimizer = OuterKind::Nesterov;
+    plan.outer.learning_rate = 0.7;
+    let mut schedule = Schedule::new(plan);
+    let states: Vec<_> = (0..20).map(|_| schedule.round()).collect();
+    let last = states.last().unwrap();
+    assert!(last.accuracy > 0.93, "{states:#?}");
 }
 
 #[test]

@@ -1,10 +1,13 @@
-//! Rules and outer optimizers against the numbers of `tests/reference/rules.py`.
+//! Rules, outer and inner optimizers against the numbers of `tests/reference/rules.py`.
 
 use serde::Deserialize;
 use tombolo_core::aggregate::{self, Report};
 use tombolo_core::fold::{self, Counted};
+use tombolo_core::inner::Inner;
 use tombolo_core::outer;
-use tombolo_core::plan::{AggregatorPlan, BaseWeights, Clip, OuterKind, OuterPlan};
+use tombolo_core::plan::{
+    AggregatorPlan, BaseWeights, Clip, InnerKind, InnerPlan, OuterKind, OuterPlan,
+};
 use tombolo_core::staleness::{Discount, Past};
 
 use crate::schedule::norm;
@@ -17,6 +20,7 @@ struct Numbers {
     eaches: Vec<EachCase>,
     adaptives: Vec<AdaptiveCase>,
     asynchronous: Vec<AsyncCase>,
+    inners: Vec<InnerCase>,
 }
 
 #[derive(Deserialize)]
@@ -44,6 +48,19 @@ struct Late {
     trained_for: u64,
     samples: u64,
     update: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+struct InnerCase {
+    optimizer: String,
+    learning_rate: f64,
+    beta1: f64,
+    beta2: f64,
+    epsilon: f64,
+    weight_decay: f64,
+    begun: Vec<f32>,
+    gradients: Vec<Vec<f32>>,
+    after: Vec<Vec<f64>>,
 }
 
 #[derive(Deserialize)]
@@ -345,6 +362,30 @@ fn adaptive_optimizers_make_the_steps_calculated_outside() {
             optimizer.step(0, &mut step).unwrap();
             optimizer.accept();
             close(&widened(&step), expected);
+        }
+    }
+}
+
+#[test]
+fn inner_optimizers_make_the_steps_calculated_outside() {
+    let cases = numbers().inners;
+    assert_eq!(cases.len(), 4);
+    for case in cases {
+        let plan = InnerPlan {
+            optimizer: match case.optimizer.as_str() {
+                "adamw" => InnerKind::AdamW,
+                _ => InnerKind::Sgd,
+            },
+            beta1: case.beta1,
+            beta2: case.beta2,
+            epsilon: case.epsilon,
+            weight_decay: case.weight_decay,
+        };
+        let mut parameters = case.begun;
+        let mut inner = Inner::new(&plan, case.learning_rate, parameters.len());
+        for (gradient, after) in case.gradients.iter().zip(&case.after) {
+            inner.step(gradient, &mut parameters);
+            close(&widened(&parameters), after);
         }
     }
 }

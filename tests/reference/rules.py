@@ -1,4 +1,4 @@
-"""Numbers for the tests of the aggregation rules and outer optimizers, calculated from the definitions with nothing but NumPy, in float64.
+"""Numbers for the tests of the aggregation rules and of outer and inner optimizers, calculated from the definitions with nothing but NumPy, in float64.
 
     python rules.py > rules.json
 """
@@ -201,6 +201,32 @@ def asynchronous_case(rng, nodes, buffer, exponent):
     return {"exponent": exponent, "rounds": rounds}
 
 
+def inner_case(rng, optimizer, rate, beta1, beta2, epsilon, decay):
+    gradients = rng.normal(size=(6, LENGTH)) * rng.uniform(0.001, 10.0, size=LENGTH)
+    parameters = rng.normal(size=LENGTH)
+    begun, m, v, after = parameters.tolist(), np.zeros(LENGTH), np.zeros(LENGTH), []
+    for t, g in enumerate(gradients, start=1):
+        if optimizer == "sgd":
+            parameters = parameters - rate * g
+        else:
+            m = beta1 * m + (1.0 - beta1) * g
+            v = beta2 * v + (1.0 - beta2) * g**2
+            unbiased = (m / (1.0 - beta1**t)) / (np.sqrt(v / (1.0 - beta2**t)) + epsilon)
+            parameters = parameters - rate * decay * parameters - rate * unbiased
+        after.append(parameters.tolist())
+    return {
+        "optimizer": optimizer,
+        "learning_rate": rate,
+        "beta1": beta1,
+        "beta2": beta2,
+        "epsilon": epsilon,
+        "weight_decay": decay,
+        "begun": begun,
+        "gradients": gradients.tolist(),
+        "after": after,
+    }
+
+
 def rounded(value):
     """Nine digits: enough for a relative tolerance of 1e-5, short enough to read."""
     if isinstance(value, float):
@@ -257,6 +283,12 @@ def main():
         asynchronous_case(rng, 5, 2, 1.0),
         asynchronous_case(rng, 4, 2, 0.25),
     ]
+    inners = [
+        inner_case(rng, "sgd", 0.1, 0.9, 0.999, 1e-8, 0.0),
+        inner_case(rng, "adamw", 0.001, 0.9, 0.999, 1e-8, 0.01),
+        inner_case(rng, "adamw", 0.05, 0.8, 0.95, 1e-3, 0.1),
+        inner_case(rng, "adamw", 0.1, 0.0, 0.5, 0.3, 0.0),
+    ]
     print('{"rules": [')
     print(",\n".join(json.dumps(rounded(case)) for case in rules))
     print('], "outers": [')
@@ -267,6 +299,8 @@ def main():
     print(",\n".join(json.dumps(rounded(case)) for case in adaptives))
     print('], "asynchronous": [')
     print(",\n".join(json.dumps(rounded(case)) for case in asynchronous))
+    print('], "inners": [')
+    print(",\n".join(json.dumps(rounded(case)) for case in inners))
     print("]}")
 
 

@@ -49,6 +49,7 @@ fn record(round: u64, model: &[f32]) -> RoundRecord {
         model_hash: Hash::of(model),
         elapsed_s: 0.1,
         version: None,
+        drifts: Vec::new(),
     }
 }
 

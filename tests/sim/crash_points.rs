@@ -486,6 +486,7 @@ fn record(round: Round) -> RoundRecord {
         model_hash: Hash::of(&model(base)),
         elapsed_s: 0.1,
         version: None,
+        drifts: Vec::new(),
     }
 }
 

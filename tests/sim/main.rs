@@ -16,6 +16,7 @@ mod duplicate;
 mod each;
 mod evictions;
 mod faults;
+mod feedback;
 mod heal;
 mod membership;
 mod mutants;

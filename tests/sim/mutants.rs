@@ -13,7 +13,7 @@ use tombolo::simulation::{Dose, Simulation, SimulationError, SimulationReport, s
 use crate::crash_points::Case;
 use crate::dropout::COAST;
 use crate::probe::Probe;
-use crate::{crash_points, duplicate, heal};
+use crate::{crash_points, duplicate};
 
 const SEEDS_MAX: u64 = 200;
 

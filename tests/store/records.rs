@@ -51,6 +51,7 @@ pub fn state(round: u64) -> State {
             model_hash: Hash::of(&model),
             elapsed_s: 0.1,
             version: None,
+            drifts: Vec::new(),
         },
         tally: (round, 0, 0),
         model: model.freeze(),

@@ -342,11 +342,19 @@ fn the_hash_sees_whatever_decides_the_outcome() {
         "[model]\npartition = { kind = \"iid\" }",
         "[model]\naccumulate = 2",
         "[model]\nproximal = 0.01",
+        "[model]\noptimizer = \"adamw\"",
+        "[model]\noptimizer = \"adamw\"\nbeta1 = 0.8",
+        "[model]\noptimizer = \"adamw\"\nbeta2 = 0.8",
+        "[model]\noptimizer = \"adamw\"\nepsilon = 0.8",
+        "[model]\noptimizer = \"adamw\"\nweight_decay = 0.8",
         "[aggregator]\nkind = \"fedavg\"",
         "[aggregator]\nclip = 1.0",
         "[aggregator]\nkind = \"trimmed-mean\"",
         "[aggregator]\nkind = \"trimmed-mean\"\nfaulty = 0",
         "[aggregator]\nkind = \"centred-clipping\"\niterations = 5",
+        "[aggregator]\nfeedback = { memory = 0.5 }",
+        "[aggregator]\nfeedback = { limit = 3.0 }",
+        "[aggregator]\nfeedback = { floor = 0.5 }",
         "[outer]\noptimizer = \"momentum\"\nmomentum = 0.8",
         "[outer]\noptimizer = \"adam\"\nbeta1 = 0.8",
         "[outer]\noptimizer = \"adam\"\nbeta2 = 0.8",
@@ -509,6 +517,7 @@ fn what_works_but_perhaps_not_as_meant_is_a_warning() {
         ),
         ("[model]\nproximal = 20\n", "beyond the model"),
         ("[outer]\noptimizer = \"adam\"\n", "0.01 to 0.1 is usual"),
+        ("[model]\noptimizer = \"adamw\"\n", "0.001 to 0.01 is usual"),
     ] {
         let warnings = warned(&format!("{SMALL}\n{change}"));
         assert!(

@@ -6,5 +6,6 @@ mod asynchronous;
 mod broken;
 mod faults;
 mod good;
+mod memories;
 mod mutated;
 mod plan_of_faults;

@@ -143,6 +143,14 @@ const PROOFS: &[Proof] = &[
         variables: &[("TOMBOLO_ELEMENTS", "25600000")],
         profiles: Profiles::Release,
     },
+    Proof {
+        name: "study",
+        shows: "What rules, codecs and retries do for a model: ten nodes on handwritten digits, accuracies in percent, mean and standard deviation over seeds. [Plots and tables](study/README.md).",
+        target: &["--test", "cli"],
+        test: "bench::the_default_holds_where_a_mean_that_checks_nothing_does_not",
+        variables: &[("TOMBOLO_STUDY_SEEDS", "5")],
+        profiles: Profiles::Release,
+    },
 ];
 
 /// Says what there is.

@@ -60,6 +60,7 @@ pub(super) fn start(
         loss: 0.0,
         view: None,
         past: Past::default(),
+        drifts: Vec::new(),
     };
     let mut stored = None;
     if let Some(loaded) = loaded {
@@ -71,6 +72,7 @@ pub(super) fn start(
         if loaded.model.is_some() {
             outer.restore(&state).map_err(|error| error.to_string())?;
         }
+        committed.drifts = loaded.last.record.drifts.clone();
         committed.ended = loaded.last.record.round;
         let version = loaded.last.record.version;
         committed.past = version.and_then(|version| version.past).unwrap_or_default();

@@ -95,7 +95,7 @@ impl Aggregator for DynamicWeighted {
 }
 
 /// `|u| / (learning rate * steps)`. An update that no step can have made is above every limit.
-fn gradient_norm(report: &Report) -> f64 {
+pub(super) fn gradient_norm(report: &Report) -> f64 {
     if report.norm == 0.0 {
         return 0.0;
     }

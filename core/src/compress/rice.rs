@@ -131,7 +131,8 @@ impl<'a> Reader<'a> {
     }
 
     fn drop(&mut self, count: u32) {
-        self.word >>= count;
+        // A word may be all zeros, and go at once.
+        self.word = self.word.checked_shr(count).unwrap_or(0);
         self.filled -= count;
     }
 
@@ -181,6 +182,20 @@ mod tests {
                 last = Some(position);
             }
         }
+    }
+
+    #[test]
+    fn gaps_of_many_whole_words_of_zeros_are_read() {
+        for gap in [62, 63, 64, 65, 127, 128, 129, 4000] {
+            let positions = [3, gap + 4, gap + 5];
+            let mut bytes = Vec::new();
+            write(&positions, 0, &mut bytes);
+            let mut reader = Reader::new(&bytes, 0);
+            let read = positions.map(|_| reader.next(5000).unwrap());
+            assert_eq!(read, positions);
+            assert!(reader.is_at_end());
+        }
+        assert!(Reader::new(&[0; 64], 0).next(5000).is_err());
     }
 
     #[test]

@@ -271,6 +271,7 @@ impl Coordinator {
         current.phase = Phase::Committing;
         current.outcome = Some(outcome);
         let mut record = current.record(&self.plan, committed, cx.now(), None);
+        record.drifts = current.drifts(&self.plan, committed);
         record.accuracy = outcome.accuracy;
         record.loss = outcome.loss;
         record.model_hash = outcome.hash;
@@ -314,6 +315,7 @@ impl Coordinator {
             hash: outcome.hash,
             contributions,
         };
+        committed.drifts = current.drifts(&self.plan, committed);
         committed.ended = round;
         committed.round = round;
         committed.hash = outcome.hash;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{Committed, Outcome};
+use crate::aggregate::feedback::{self, Drift};
 use crate::aggregate::{Needs, Report, Weight};
 use crate::event::{RoundRecord, RoundState};
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
@@ -272,6 +273,8 @@ impl Current {
             model_hash: committed.hash,
             elapsed_s: now.since(self.opened).as_secs_f64(),
             version,
+            // Without a commit nothing is learned of anybody.
+            drifts: committed.drifts.clone(),
         }
     }
 
@@ -286,6 +289,15 @@ impl Current {
             .collect();
         late.sort();
         late
+    }
+
+    /// Who has drifted away, this round's reports included.
+    pub(super) fn drifts(&self, plan: &Plan, committed: &Committed) -> Vec<Drift> {
+        let Some(plan) = &plan.aggregator.feedback else {
+            return Vec::new();
+        };
+        let (reports, refused) = (self.reports.values(), self.refused.keys());
+        feedback::next(plan, &committed.drifts, self.round, reports, refused)
     }
 
     /// Why a round will not be, whatever still comes.

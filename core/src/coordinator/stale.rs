@@ -162,7 +162,7 @@ impl Current {
         past: &Past,
         counted: &[NodeId],
         is_committed: bool,
-    ) -> Version {
+    ) -> Box<Version> {
         let made = |node: &NodeId| self.trained_for.get(node).copied();
         let trained_for: Vec<Round> = counted
             .iter()
@@ -174,11 +174,11 @@ impl Current {
         if is_committed {
             next.on_commit(self.round, updates, plan.staleness.limit);
         }
-        Version {
+        Box::new(Version {
             staleness: staleness.collect(),
             trained_for,
             past: Some(next),
-        }
+        })
     }
 
     /// Whose update has a weight in this round, those included who were put out since they reported it.

@@ -1,5 +1,6 @@
 mod asynchronous;
 mod closing;
+mod drifts;
 mod misfits;
 mod objections;
 mod restart;
@@ -1001,6 +1002,7 @@ fn loaded(round: Round) -> Committed {
         loss: 0.0,
         view: None,
         past: Default::default(),
+        drifts: Vec::new(),
     }
 }
 

@@ -48,6 +48,7 @@ impl Disk {
                 loss: 0.0,
                 view: None,
                 past: Past::default(),
+                drifts: Vec::new(),
             },
             weighing: None,
             noted: BTreeMap::new(),
@@ -190,6 +191,7 @@ impl World {
                     ));
                 }
                 disk.last = Some((**record).clone());
+                disk.committed.drifts.clone_from(&record.drifts);
                 (disk.weighing, disk.committed.ended) = (None, due);
                 disk.noted.clear();
                 if let Some(version) = &record.version {

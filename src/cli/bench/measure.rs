@@ -9,6 +9,11 @@ use serde_json::{Map, Value, json};
 use crate::cli::output::{bytes, complain, print_line};
 use crate::cli::{Common, Exit, Format};
 
+/// Columns that are no numbers.
+const TEXTS: &[&str] = &[
+    "group", "peer", "case", "study", "rule", "outer", "codec", "with", "claim", "found",
+];
+
 /// One measurement.
 #[derive(Debug)]
 pub struct Measurement {
@@ -90,7 +95,7 @@ pub fn show(common: &Common, measurements: &[Measurement]) -> Exit {
 }
 
 /// A column for each field that any line has.
-fn table(lines: &[Value]) -> Table {
+pub fn table(lines: &[Value]) -> Table {
     let mut names: Vec<&String> = Vec::new();
     for name in lines
         .iter()
@@ -108,7 +113,7 @@ fn table(lines: &[Value]) -> Table {
         table.add_row(names.iter().map(|name| cell(name, &line[name.as_str()])));
     }
     for (index, name) in names.iter().enumerate() {
-        let is_text = ["group", "peer", "case"].contains(&name.as_str());
+        let is_text = TEXTS.contains(&name.as_str());
         if let Some(column) = table.column_mut(index)
             && !is_text
         {

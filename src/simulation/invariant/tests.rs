@@ -148,6 +148,7 @@ fn record(round: u64) -> RoundRecord {
         model_hash: hash(round),
         elapsed_s: 0.1,
         version: None,
+        drifts: Vec::new(),
     }
 }
 

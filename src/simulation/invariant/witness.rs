@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tombolo_actors::aggregate::Rule;
 use tombolo_actors::coordinator::TrainerFactory;
 use tombolo_actors::crew::RuleFactory;
+use tombolo_core::aggregate::feedback::{self, Drift};
 use tombolo_core::aggregate::{
     self, AggregateError, Aggregator, BUILT_IN, EachFold, Needs, Report, Weight,
 };
@@ -197,12 +198,14 @@ impl Fold {
         }
     }
 
-    fn on_weighed(&mut self, cx: &mut Cx<'_>, round: Round) {
+    fn on_weighed(&mut self, cx: &mut Cx<'_>, round: Round, drifts: &[Drift]) {
         let weighed = self.witness.as_ref().and_then(|w| w.lock().weighed.take());
-        let Some((reports, weights)) = weighed else {
+        let Some((reports, mut weights)) = weighed else {
             return;
         };
         check_bound(cx, round, &reports, &weights);
+        // The rule knows of one round only.
+        feedback::apply(drifts, &mut weights);
         self.weighed.insert(round, weights);
     }
 
@@ -259,7 +262,7 @@ impl Fold {
 impl Law for Fold {
     fn on_event(&mut self, cx: &mut Cx<'_>, event: &Event) {
         match event {
-            Event::Weighed { round, .. } => self.on_weighed(cx, *round),
+            Event::Weighed { round, drifts, .. } => self.on_weighed(cx, *round, drifts),
             Event::ResidualLost { node, .. } => {
                 self.lost.insert(node.domain());
             }
@@ -478,6 +481,7 @@ mod tests {
             self.tell(&Event::Weighed {
                 round: 1,
                 nodes: Vec::new(),
+                drifts: Vec::new(),
             })
         }
 
@@ -522,6 +526,7 @@ mod tests {
                 model_hash: Hash::default(),
                 elapsed_s: 0.0,
                 version: None,
+                drifts: Vec::new(),
             }))
         }
 
@@ -619,6 +624,7 @@ mod tests {
         let weighed = Event::Weighed {
             round: 2,
             nodes: Vec::new(),
+            drifts: Vec::new(),
         };
         assert_eq!(stage.tell(&weighed), ["MODEL-2"]);
     }

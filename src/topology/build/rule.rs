@@ -1,7 +1,9 @@
 //! How updates become one, and what is done with the result.
 
 use tombolo_core::aggregate;
-use tombolo_core::plan::{AggregatorPlan, BaseWeights, Clip, OuterKind, OuterPlan};
+use tombolo_core::plan::{
+    AggregatorPlan, BaseWeights, Clip, FeedbackPlan, InnerKind, InnerPlan, OuterKind, OuterPlan,
+};
 
 use super::domains::Domains;
 use crate::topology::diagnosis::{Mistake, Mistakes};
@@ -33,6 +35,14 @@ pub(super) fn aggregator(
         relative: section.word("thresholds") == "relative",
         faulty: section.whole("faulty") as usize,
         iterations: section.whole("iterations") as u32,
+        feedback: match section.value("feedback") {
+            Value::Section(feedback) => Some(FeedbackPlan {
+                memory: feedback.number("memory"),
+                limit: feedback.number("limit"),
+                floor: feedback.number("floor"),
+            }),
+            _ => None,
+        },
         ..AggregatorPlan::default()
     };
     let Some(rule) = aggregate::build(&plan) else {
@@ -42,6 +52,7 @@ pub(super) fn aggregator(
     let usual = AggregatorPlan::default();
     let (dynamic, centred) = (&["dynamic-weighted"][..], &["centred-clipping"][..]);
     let counting = &["trimmed-mean", "krum", "multi-krum"][..];
+    let weighing = &["dynamic-weighted", "fedavg"][..];
     let homes = [
         ("thresholds", dynamic, plan.relative != usual.relative),
         ("loss_limit", dynamic, plan.loss_limit != usual.loss_limit),
@@ -49,6 +60,7 @@ pub(super) fn aggregator(
         ("penalty", dynamic, plan.penalty != usual.penalty),
         ("faulty", counting, plan.faulty != usual.faulty),
         ("iterations", centred, plan.iterations != usual.iterations),
+        ("feedback", weighing, plan.feedback.is_some()),
     ];
     misplaced(section, "kind", &homes, mistakes);
     if plan.needs == aggregate::Needs::Sum {
@@ -120,6 +132,34 @@ pub(super) fn outer(section: &Section, mistakes: &mut Mistakes) -> OuterPlan {
         ("beta1", adaptive, plan.beta1 != usual.beta1),
         ("beta2", fading, plan.beta2 != usual.beta2),
         ("epsilon", adaptive, plan.epsilon != usual.epsilon),
+    ];
+    misplaced(section, "optimizer", &homes, mistakes);
+    plan
+}
+
+/// The optimizer of `[model]`.
+pub(super) fn inner(section: &Section, mistakes: &mut Mistakes) -> InnerPlan {
+    let plan = InnerPlan {
+        optimizer: match section.word("optimizer") {
+            "adamw" => InnerKind::AdamW,
+            _ => InnerKind::Sgd,
+        },
+        beta1: section.number("beta1"),
+        beta2: section.number("beta2"),
+        epsilon: section.number("epsilon"),
+        weight_decay: section.number("weight_decay"),
+    };
+    let usual = InnerPlan::default();
+    let adam = &["adamw"][..];
+    let homes = [
+        ("beta1", adam, plan.beta1 != usual.beta1),
+        ("beta2", adam, plan.beta2 != usual.beta2),
+        ("epsilon", adam, plan.epsilon != usual.epsilon),
+        (
+            "weight_decay",
+            adam,
+            plan.weight_decay != usual.weight_decay,
+        ),
     ];
     misplaced(section, "optimizer", &homes, mistakes);
     plan

@@ -200,6 +200,37 @@ pub(in crate::topology) static MODEL: Table = Table {
             "The local learning rate.",
         )
         .or("0.1"),
+        key(
+            "optimizer",
+            Word,
+            "What makes a step of a gradient; adamw keeps its moments on the node, over rounds.",
+        )
+        .words(&["sgd", "adamw"])
+        .or("\"sgd\""),
+        key(
+            "beta1",
+            Number(0.0, 0.9999),
+            "Of adamw: how slowly the mean of the gradients follows.",
+        )
+        .or("0.9"),
+        key(
+            "beta2",
+            Number(0.0, 0.99999),
+            "Of adamw: how slowly the mean of their squares follows.",
+        )
+        .or("0.999"),
+        key(
+            "epsilon",
+            Above(0.0, 1e3),
+            "Of adamw: what is added to the root that divides the step.",
+        )
+        .or("1e-8"),
+        key(
+            "weight_decay",
+            Number(0.0, 1.0),
+            "Of adamw: the share of each weight, times the learning rate, that a step takes off.",
+        )
+        .or("0.01"),
         key("batch", Whole(1, 1797), "Rows in a batch.").or("32"),
         key(
             "accumulate",
@@ -311,11 +342,43 @@ pub(in crate::topology) static AGGREGATOR: Table = Table {
         )
         .or("1"),
         key(
+            "feedback",
+            Kind::Table(&FEEDBACK),
+            "Whether a node that drifts away from the others over rounds loses weight until it no longer does.",
+        )
+        .words(&["off"])
+        .or("\"off\""),
+        key(
             "iterations",
             Whole(1, 100),
             "How often centred-clipping moves its centre.",
         )
         .or("3"),
+    ],
+};
+
+static FEEDBACK: Table = Table {
+    shown: "aggregator.feedback",
+    doc: "How a node that drifts away loses weight and regains it.",
+    keys: &[
+        key(
+            "memory",
+            Number(0.0, 0.999),
+            "How much of what was known of a node before a round is kept.",
+        )
+        .or("0.8"),
+        key(
+            "limit",
+            Above(1.0, 1e6),
+            "The multiple of the round's median above which a gradient norm or a loss drifts.",
+        )
+        .or("2.0"),
+        key(
+            "floor",
+            Number(0.001, 1.0),
+            "What the weight of a node that drifts in every round is multiplied by.",
+        )
+        .or("0.1"),
     ],
 };
 
