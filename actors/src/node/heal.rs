@@ -42,7 +42,11 @@ pub(super) async fn heal(
         other: shown.map_or_else(Vec::new, |shown| shown.outline.values().to_vec()),
         liars: liars.map(|(_, liars)| liars).unwrap_or_default(),
         limit: heartbeat.restore_limit,
-        wait: heartbeat.limit().max(REDIAL_MOST),
+        // Time must be left for those who are asked then.
+        wait: heartbeat
+            .limit()
+            .max(REDIAL_MOST)
+            .min(heartbeat.restore_limit / 4),
         patience: heartbeat.limit(),
         rest: heartbeat.every,
     };

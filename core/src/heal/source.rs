@@ -76,10 +76,11 @@ impl Source {
         self.stage != Stage::Out && (self.reached || self.last || now < self.awaited_until)
     }
 
-    /// Whether it is worth waiting for before somebody who comes last is asked: who does not even say what it holds is not.
+    /// Whether it is worth waiting for before somebody who comes last is asked: who does not even say what it holds is not, nor is somebody of
+    /// another domain to whom there is no way now.
     pub(super) fn is_hoped_for(&self, now: Micros, patience: Duration) -> bool {
         let mute = self.stage == Stage::Asked && now >= self.asked_at + patience;
-        self.may_help(now) && !mute
+        self.may_help(now) && !mute && (self.reached || self.near)
     }
 
     pub(super) fn can_be_asked(&self, now: Micros) -> bool {

@@ -216,6 +216,17 @@ fn who_does_not_even_say_what_it_holds_keeps_nobody_waiting() {
     assert_eq!(run.now, Micros(1_000_000) + PATIENCE);
 }
 
+/// A coordinator that was, and is gone.
+#[test]
+fn somebody_of_another_domain_who_is_not_there_keeps_nobody_waiting() {
+    for (far, asked) in [(true, &[ask_outline("hq/gate")][..]), (false, &[])] {
+        let mut away = near("lab/gate");
+        (away.reached, away.near) = (false, !far);
+        let mut run = Run::new(2, &[coordinator(), away]);
+        assert_eq!(run.begin(), asked, "far: {far}");
+    }
+}
+
 #[test]
 fn who_sends_something_wrong_is_named_and_asked_no_more() {
     for (part, wrong) in [
