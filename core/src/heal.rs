@@ -74,6 +74,9 @@ pub struct Order {
     pub here: Vec<Option<Hash>>,
     /// The values of the chunks of another model that is at hand; may be empty.
     pub other: Vec<Hash>,
+    /// If nobody but the one who comes last is left before anything has come, it is asked for the whole as one stream instead: over a long
+    /// path that is two round trips less, and rounds may be shorter than those.
+    pub whole: bool,
     /// Who is not asked: it has sent something wrong already.
     pub liars: BTreeSet<NodeId>,
     /// After that it is given up.
@@ -142,6 +145,9 @@ pub enum Effect {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HealError {
+    /// It is to be asked for as a whole: see [`Order::whole`].
+    #[error("nobody nearer has the model")]
+    OnlyLast,
     /// There is nobody left to ask.
     #[error("nobody has sent the model of round {round} ({hash:?}): {asked}", asked = listed(.asked))]
     Nobody {
@@ -465,6 +471,14 @@ impl Heal {
         let patience = self.order.patience;
         let hoped_for = |source: &Source| !source.last && source.is_hoped_for(now, patience);
         let last_too = !self.sources.iter().any(hoped_for);
+        let is_last = |source: &Source| source.last && source.can_be_asked(now);
+        if last_too
+            && self.order.whole
+            && self.outline.is_none()
+            && self.sources.iter().any(is_last)
+        {
+            return self.end(cx, Err(HealError::OnlyLast));
+        }
         self.ask_who_holds_it(cx, last_too);
         self.hand_out(cx, last_too);
         self.ask_twice(cx, last_too);

@@ -13,7 +13,7 @@ use crate::env::Env;
 use crate::link::{self, FetchError, Incoming, REDIAL_MOST};
 use crate::shell::{AbortOnDrop, Handle};
 use tombolo_core::heal::{
-    Answer, Candidate, Effect, Heal, IN_FLIGHT_MAX, Message, Order, Part, SOURCES_MAX,
+    Answer, Candidate, Effect, Heal, HealError, IN_FLIGHT_MAX, Message, Order, Part, SOURCES_MAX,
 };
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome};
@@ -29,7 +29,7 @@ pub(super) async fn heal(
     shown: Option<&Shown>,
     watch: &mut Watch,
     (round, hash): (Round, Hash),
-) -> Result<Arc<Outline>, String> {
+) -> Result<Arc<Outline>, Unhealed> {
     let heartbeat = &setup.stage.plan.heartbeat;
     let liars = draft.liars.take().filter(|(of, _)| *of == hash);
     let reached = watch.reach.borrow_and_update().clone();
@@ -40,6 +40,7 @@ pub(super) async fn heal(
         elements: setup.layout.len(),
         here: draft.values.clone(),
         other: shown.map_or_else(Vec::new, |shown| shown.outline.values().to_vec()),
+        whole: draft.whole_tried != Some(hash),
         liars: liars.map(|(_, liars)| liars).unwrap_or_default(),
         limit: heartbeat.restore_limit,
         // Time must be left for those who are asked then.
@@ -67,6 +68,14 @@ pub(super) async fn heal(
     let liars = transfer.machine.liars();
     draft.liars = (!liars.is_empty()).then_some((hash, liars));
     result
+}
+
+/// Why a model was not had from peers.
+pub(super) enum Unhealed {
+    /// The coordinator is to be asked for the whole.
+    OnlyLast,
+    /// For people.
+    Reason(String),
 }
 
 /// How far a peer is, by its heartbeats.
@@ -107,7 +116,7 @@ struct Transfer<'a> {
     questions: BTreeMap<(NodeId, Part), AbortOnDrop<()>>,
     answers: mpsc::Sender<Reply>,
     wake: Micros,
-    done: Option<Result<Outline, String>>,
+    done: Option<Result<Outline, Unhealed>>,
 }
 
 impl Transfer<'_> {
@@ -116,7 +125,7 @@ impl Transfer<'_> {
         inbox: &mut mpsc::Receiver<Reply>,
         watch: &mut Watch,
         mut reached: BTreeSet<NodeId>,
-    ) -> Result<Arc<Outline>, String> {
+    ) -> Result<Arc<Outline>, Unhealed> {
         let (env, hash) = (self.setup.stage.env.clone(), self.hash);
         loop {
             if let Some(done) = self.done.take() {
@@ -126,7 +135,7 @@ impl Transfer<'_> {
             tokio::select! {
                 biased;
                 _ = watch.wanted.wait_for(|wanted| *wanted != Some(hash)) => {
-                    return Err("another model is wanted now".into());
+                    return Err(Unhealed::Reason("another model is wanted now".into()));
                 }
                 () = changed(&mut watch.reach) => {
                     let now = watch.reach.borrow_and_update().clone();
@@ -178,7 +187,10 @@ impl Transfer<'_> {
                 }
                 Effect::Copy(index, value) => self.copy(index as usize, value),
                 Effect::Done(result) => {
-                    self.done = Some(result.map_err(|error| error.to_string()));
+                    self.done = Some(result.map_err(|error| match error {
+                        HealError::OnlyLast => Unhealed::OnlyLast,
+                        error => Unhealed::Reason(error.to_string()),
+                    }));
                 }
             }
         }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::Setup;
 use super::as_gateway::Shop;
-use super::heal::heal;
+use super::heal::{Unhealed, heal};
 use crate::collective::{region_ref, write_header};
 use crate::link::{self, Held, Incoming};
 use crate::shell::ASKS_MAX;
@@ -37,6 +37,8 @@ pub(super) struct Draft {
     pub(super) values: Vec<Option<Hash>>,
     /// Who has sent something wrong of which model.
     pub(super) liars: Option<(Hash, BTreeSet<NodeId>)>,
+    /// The model that was asked for as a whole last: what has come of it is gone on from in chunks.
+    pub(super) whole_tried: Option<Hash>,
 }
 
 impl Draft {
@@ -45,6 +47,7 @@ impl Draft {
             values: shown.outline.values().iter().copied().map(Some).collect(),
             region: shown.region,
             liars: None,
+            whole_tried: None,
         }
     }
 
@@ -93,7 +96,11 @@ pub(super) async fn obtain(
         Some(_) => whole(setup, &mut draft, round, hash).await,
         None => match setup.shelf.model(hash) {
             Some(held) if copy_held(setup, &mut draft, &held).await => Ok(held.outline),
-            _ => heal(setup, &mut draft, shown, watch, (round, hash)).await,
+            _ => match heal(setup, &mut draft, shown, watch, (round, hash)).await {
+                Ok(outline) => Ok(outline),
+                Err(Unhealed::OnlyLast) => whole(setup, &mut draft, round, hash).await,
+                Err(Unhealed::Reason(reason)) => Err(reason),
+            },
         },
     };
     let outline = match result {
@@ -132,6 +139,7 @@ async fn blank(setup: &Setup) -> Result<Draft, String> {
         region,
         values: vec![None; outline::chunks(elements)],
         liars: None,
+        whole_tried: None,
     })
 }
 
@@ -166,6 +174,7 @@ async fn whole(
 ) -> Result<Arc<Outline>, String> {
     let mut outliner = Outliner::new(setup.layout.len());
     draft.values.fill(None);
+    draft.whole_tried = Some(hash);
     let filled = fill(setup, draft, round, &mut outliner).await;
     let complete = outliner.values().iter().copied().map(Some);
     draft

@@ -69,6 +69,7 @@ impl Run {
             elements,
             here: vec![None; chunks],
             other: Vec::new(),
+            whole: false,
             liars: BTreeSet::new(),
             limit: LIMIT,
             wait: WAIT,
@@ -214,6 +215,18 @@ fn who_does_not_even_say_what_it_holds_keeps_nobody_waiting() {
     assert_eq!(run.begin(), [ask_outline("plant/c")]);
     assert_eq!(run.wait(), [ask_outline("hq/gate")]);
     assert_eq!(run.now, Micros(1_000_000) + PATIENCE);
+}
+
+/// Two round trips less, where rounds may be shorter than those.
+#[test]
+fn if_only_the_coordinator_is_left_it_is_asked_for_the_whole_at_once() {
+    let mut run = Run::with(2, &[coordinator(), near("plant/c")], |order| {
+        order.whole = true;
+    });
+    assert_eq!(run.begin(), [ask_outline("plant/c")]);
+    let lacks = Answer::Missing(Lack::Absent, "it holds round 6".into());
+    let effects = run.answer("plant/c", Part::Outline, lacks);
+    assert_eq!(*error(&effects), HealError::OnlyLast);
 }
 
 /// A coordinator that was, and is gone.
@@ -650,6 +663,7 @@ proptest! {
                 prop_assert_eq!(world.taken.len(), chunks);
                 prop_assert_eq!(outline.hash(), world.run.outline.hash());
             }
+            Err(HealError::OnlyLast) => unreachable!("it was not asked for as a whole"),
             Err(HealError::Nobody { asked, .. }) => {
                 prop_assert_eq!(asked.len(), sources);
                 let honest = world.honest.intersection(&world.reached);
