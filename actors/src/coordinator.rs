@@ -555,9 +555,9 @@ impl Coordinator {
                 };
                 committed.view = view;
                 coordinator.tally = committed.tally;
-                let bytes = model.bytes();
-                let held = Held { outline, bytes };
-                coordinator.setup.shelf.hold(Holder::Coordinator, held);
+                let (shelf, bytes) = (&coordinator.setup.shelf, model.bytes());
+                shelf.put(Object::Model(committed.round), bytes.clone());
+                shelf.hold(Holder::Coordinator, Held { outline, bytes });
                 coordinator.bench = Some(Arc::new(Mutex::new(bench)));
                 coordinator.model = Some((committed.round, model));
                 coordinator.step(
