@@ -23,7 +23,7 @@ use crate::link::{self, Trouble, dials};
 use crate::shell::{Actor, Cx, Handle, Stage, later};
 use tombolo_core::congestion::Law;
 use tombolo_core::ids::NodeId;
-use tombolo_core::plan::Plan;
+use tombolo_core::plan::{LinkPlan, Plan};
 
 /// Connections in the middle of a handshake. Each peer dials one at a time, so twice the largest federation is generous.
 const HANDSHAKES_MAX: usize = 256;
@@ -292,11 +292,12 @@ impl Quic {
     /// default, there is nothing to choose.
     fn config_until_known(&self, law: Arc<Later>, carries: u16) -> Arc<quinn::ServerConfig> {
         let (plan, node) = (&self.stage.plan, &self.stage.node);
-        let is_chosen = plan.links.iter().all(|link| link.congestion == Law::Cubic);
-        let congestion: Arc<dyn ControllerFactory + Send + Sync> = match is_chosen {
-            true => Arc::new(Fixed(Law::Cubic)),
-            false => law,
-        };
+        let is_default = |link: &LinkPlan| link.congestion == Law::Cubic;
+        let congestion: Arc<dyn ControllerFactory + Send + Sync> =
+            match plan.links.iter().all(is_default) {
+                true => Arc::new(Fixed(Law::Cubic)),
+                false => law,
+            };
         let mut server = quinn::ServerConfig::with_crypto(self.identity.server());
         server.transport_config(Arc::new(transport(plan, node, carries, congestion)));
         server.migration(true);
