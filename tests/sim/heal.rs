@@ -198,6 +198,18 @@ fn a_member_that_sends_a_wrong_chunk_is_named_and_the_others_give_what_it_owes()
     assert!(more < BYTES / 50, "{more} of {BYTES} bytes");
 }
 
+/// A coordinator that was restarted has the model from its store, and sends it as one that never died does.
+#[test]
+fn a_restarted_coordinator_sends_the_whole_as_well() {
+    let at = in_training(&ALONE);
+    let coordinator = outpost()
+        .at(at, crash("hq/gate"))
+        .at(at + millis(100), restart("hq/gate"));
+    let report = restarted(coordinator, at).run().unwrap();
+    sound(&report);
+    assert_eq!(healed(&report).len(), 0, "nothing came in chunks");
+}
+
 /// The domain's links carry a chunk in two seconds, and one member is gone before it has sent its share. The round goes on without it.
 #[test]
 fn a_member_that_is_cut_off_in_the_middle_loses_its_share_to_the_others() {
