@@ -94,6 +94,17 @@ pub struct Weight {
     pub reason: String,
 }
 
+impl Weight {
+    /// Multiplies it, and says why.
+    pub(crate) fn scale(&mut self, factor: f64, why: &str) {
+        self.weight *= factor;
+        if !self.reason.is_empty() {
+            self.reason.push_str("; ");
+        }
+        self.reason.push_str(why);
+    }
+}
+
 /// A round that cannot be aggregated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

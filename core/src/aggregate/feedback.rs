@@ -42,10 +42,6 @@ pub fn apply(drifts: &[Drift], weights: &mut [Weight]) {
         let Some(drift) = drifts.iter().find(|drift| drift.node == weight.node) else {
             continue;
         };
-        weight.weight *= drift.factor;
-        if !weight.reason.is_empty() {
-            weight.reason.push_str("; ");
-        }
         let Drift {
             share,
             factor,
@@ -53,7 +49,7 @@ pub fn apply(drifts: &[Drift], weights: &mut [Weight]) {
             ..
         } = drift;
         let said = format!("drifted in {share:.2} of recent rounds, times {factor:.2}: {reason}");
-        weight.reason.push_str(&said);
+        weight.scale(*factor, &said);
     }
 }
 

@@ -145,12 +145,8 @@ pub(super) fn discount(
         if factor == 1.0 || mutants::is("stale-in-full") {
             continue;
         }
-        weight.weight *= factor;
         let text = format!("{staleness} versions old: times {factor:.4}");
-        weight.reason = match weight.reason.is_empty() {
-            true => text,
-            false => format!("{}; {text}", weight.reason),
-        };
+        weight.scale(factor, &text);
     }
 }
 
