@@ -46,9 +46,9 @@ impl Discount {
         let age = 1.0 + staleness as f64;
         match self {
             Discount::Constant => 1.0,
-            // Rounded once, the same on every machine; a power is as good as the machine's library.
+            // Rounded once.
             Discount::Polynomial { exponent: 0.5 } => 1.0 / age.sqrt(),
-            Discount::Polynomial { exponent } => age.powf(-exponent),
+            Discount::Polynomial { exponent } => libm::pow(age, -exponent),
         }
     }
 }
