@@ -23,6 +23,7 @@ use tombolo_core::event::{Event, RoundRecord, RoundState};
 use tombolo_core::ids::{DomainId, Epoch, NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome as Step};
 use tombolo_core::membership::{Membership, NotLifted};
+use tombolo_core::outline::Outline;
 use tombolo_core::plan::Durability;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::time::Micros;
@@ -434,18 +435,22 @@ impl Coordinator {
             };
             if stored.is_ok() {
                 lock(&bench).accept();
-                let shelf = &coordinator.setup.shelf;
-                shelf.put(Object::Model(round), next.bytes());
-                let bytes = next.bytes();
-                shelf.hold(Holder::Coordinator, Held { outline, bytes });
-                if let Some((stale, _)) = coordinator.model.replace((round, next)) {
-                    shelf.remove(Object::Model(stale));
-                }
+                coordinator.hold(round, next, outline);
                 coordinator.tally = tally;
                 coordinator.report(record);
             }
             coordinator.step(cx, Some(machine::Message::Committed(round, stored)));
         });
+    }
+
+    /// Holds a committed model in place of the one before, for gateways to fetch as a whole or in chunks.
+    fn hold(&mut self, round: Round, model: Slab, outline: Arc<Outline>) {
+        let (shelf, bytes) = (&self.setup.shelf, model.bytes());
+        if let Some((stale, _)) = self.model.replace((round, model)) {
+            shelf.remove(Object::Model(stale));
+        }
+        shelf.put(Object::Model(round), bytes.clone());
+        shelf.hold(Holder::Coordinator, Held { outline, bytes });
     }
 
     /// Writes down that a round was aborted, and only then says so.
@@ -555,11 +560,8 @@ impl Coordinator {
                 };
                 committed.view = view;
                 coordinator.tally = committed.tally;
-                let (shelf, bytes) = (&coordinator.setup.shelf, model.bytes());
-                shelf.put(Object::Model(committed.round), bytes.clone());
-                shelf.hold(Holder::Coordinator, Held { outline, bytes });
+                coordinator.hold(committed.round, model, outline);
                 coordinator.bench = Some(Arc::new(Mutex::new(bench)));
-                coordinator.model = Some((committed.round, model));
                 coordinator.step(
                     cx,
                     Some(machine::Message::Start(

@@ -176,12 +176,9 @@ async fn whole(
     draft.values.fill(None);
     draft.whole_tried = Some(hash);
     let filled = fill(setup, draft, round, &mut outliner).await;
-    let complete = outliner.values().iter().copied().map(Some);
-    draft
-        .values
-        .iter_mut()
-        .zip(complete)
-        .for_each(|(value, complete)| *value = complete);
+    for (value, complete) in draft.values.iter_mut().zip(outliner.values()) {
+        *value = Some(*complete);
+    }
     filled?;
     let outline = outliner.finish();
     let found = outline.hash();
