@@ -1,27 +1,10 @@
 //! What a file says of asynchronous rounds.
 
-use std::path::Path;
-
-use tombolo::topology::{config_hash, explicit, parse};
-use tombolo_core::plan::{Plan, Quorum};
+use tombolo::topology::{config_hash, explicit};
+use tombolo_core::plan::Quorum;
 use tombolo_core::staleness::{AsyncPlan, Discount, Staleness};
 
-const SMALL: &str = r#"
-[federation]
-name = "harbour"
-
-[[domain]]
-name = "hq"
-nodes = ["gate", "a", "b"]
-
-[[domain]]
-name = "plant"
-nodes = ["gate", "c", "d"]
-"#;
-
-fn read(text: &str) -> Plan {
-    parse("test.toml", text, Path::new("/base")).unwrap()
-}
+use crate::good::{SMALL, read};
 
 #[test]
 fn asynchronous_rounds_have_defaults_of_their_own() {

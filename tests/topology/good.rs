@@ -13,7 +13,7 @@ use tombolo_core::plan::{
 };
 
 /// The smallest file: everything else is a default.
-const SMALL: &str = r#"
+pub const SMALL: &str = r#"
 [federation]
 name = "harbour"
 
@@ -26,7 +26,7 @@ name = "plant"
 nodes = ["gate", "c", "d"]
 "#;
 
-fn read(text: &str) -> Plan {
+pub fn read(text: &str) -> Plan {
     parse("test.toml", text, Path::new("/base")).unwrap()
 }
 

@@ -42,6 +42,21 @@ fn drifted(factor: f64) -> Vec<Drift> {
     }]
 }
 
+/// A round of another life's, in which everybody has reported.
+fn restarted() -> Run {
+    let mut run = Run::new(with_feedback(&[1, 1]));
+    let loaded = Committed {
+        drifts: drifted(0.25),
+        ..loaded(0)
+    };
+    run.tell(join());
+    run.tell(Message::Start(Box::new(loaded), None));
+    run.join(1);
+    run.report("d0/n0");
+    run.report("d1/n0");
+    run
+}
+
 #[test]
 fn a_record_says_who_drifted_and_the_next_round_goes_on_from_it() {
     let mut run = strayed(with_feedback(&[1, 1, 1]));
@@ -77,16 +92,7 @@ fn without_the_key_nobody_drifts() {
 /// NVFlare#242, flower#599, openfl#1229: a restart loses no state of the rule.
 #[test]
 fn a_restarted_coordinator_weighs_by_what_the_last_record_says() {
-    let mut run = Run::new(with_feedback(&[1, 1]));
-    let loaded = Committed {
-        drifts: drifted(0.25),
-        ..loaded(0)
-    };
-    run.tell(join());
-    run.tell(Message::Start(Box::new(loaded), None));
-    run.join(1);
-    run.report("d0/n0");
-    run.report("d1/n0");
+    let mut run = restarted();
     run.weigh(&[("d0/n0", 8.0), ("d1/n0", 8.0)]);
     let weights = run.machine.weights();
     assert_eq!(weights[0].weight, 8.0);
@@ -98,16 +104,7 @@ fn a_restarted_coordinator_weighs_by_what_the_last_record_says() {
 
 #[test]
 fn a_round_without_a_commit_teaches_nothing_and_forgets_nothing() {
-    let mut run = Run::new(with_feedback(&[1, 1]));
-    let loaded = Committed {
-        drifts: drifted(0.25),
-        ..loaded(0)
-    };
-    run.tell(join());
-    run.tell(Message::Start(Box::new(loaded), None));
-    run.join(1);
-    run.report("d0/n0");
-    run.report("d1/n0");
+    let mut run = restarted();
     run.tell(Message::Weighed(1, Err("no weights today".into())));
     let record = run.last_record();
     assert_eq!(record.state, RoundState::Aborted);
