@@ -145,7 +145,7 @@ pub enum Effect {
     Send(NodeId, Control),
     /// Write a view durably, created if absent; answer with [`Message::Viewed`].
     View(View),
-    /// Send the step of a round along with the word that it is committed, so that it need not be asked for.
+    /// Send the model of a round along with the word that it is committed, so that it need not be asked for.
     Offer(DomainId, Round),
     /// Ask the aggregator; answer with [`Message::Weighed`].
     Weigh(Round, Vec<Report>),

@@ -76,11 +76,11 @@ pub enum Effect {
     Tell(Control),
     /// Send to a member, perhaps this node itself.
     Member(NodeId, Control),
-    /// Get the model of a round: add the step to the model of hash `base` if that is at hand, else fetch it whole.
+    /// Get the model of a round: from the coordinator, which has just committed it, if the model before is at hand, else from whoever holds it.
     Obtain {
         /// The round that committed it.
         round: Round,
-        /// The model before the step, if a step will do.
+        /// The model before, if the domain holds that.
         base: Option<Hash>,
         /// What must come out.
         hash: Hash,

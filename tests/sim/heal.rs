@@ -260,9 +260,9 @@ fn a_transfer_that_is_interrupted_goes_on_with_two_chunks_sent_again_at_most() {
     }
 }
 
-/// A step is one stream. What of it was added to the model before it stays, and the rest comes as chunks of the model.
+/// A model that was just committed is one stream. What has come of it stays, and the rest comes in chunks.
 #[test]
-fn a_step_that_is_interrupted_goes_on_as_chunks_of_the_model() {
+fn a_whole_model_that_is_interrupted_goes_on_in_chunks() {
     let undisturbed = &*ALONE;
     let committed = |event: &Event| matches!(event, Event::Round(record) if record.round == ROUND);
     let at = moment(undisturbed, committed);

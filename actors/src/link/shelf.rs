@@ -1,4 +1,4 @@
-//! What peers may fetch from a node: steps, contributions, and the models it holds, chunk by chunk.
+//! What peers may fetch from a node: contributions, a model that was just committed, and the models it holds, chunk by chunk.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
