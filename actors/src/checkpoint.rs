@@ -266,6 +266,8 @@ pub struct Found {
     pub committed: Option<Loaded>,
     /// The round after that, if its first gate was passed.
     pub open: Option<Resumed>,
+    /// What was acknowledged in vain for the last round that has ended.
+    pub overtaken: Vec<Contribution>,
     /// The last view that was written down; none in a run whose membership never changed.
     pub view: Option<View>,
 }

@@ -543,6 +543,7 @@ impl Coordinator {
         let Found {
             committed,
             open,
+            overtaken,
             view,
         } = found;
         let mut setup = self.setup.clone();
@@ -559,6 +560,7 @@ impl Coordinator {
                     Err(reason) => return coordinator.fail(cx, reason),
                 };
                 committed.view = view;
+                committed.overtaken = overtaken;
                 coordinator.tally = committed.tally;
                 coordinator.hold(committed.round, model, outline);
                 coordinator.bench = Some(Arc::new(Mutex::new(bench)));

@@ -40,7 +40,7 @@ use deadline::Adaptive;
 pub(crate) use deadline::DEADLINE_MOST;
 use round::{Current, Phase};
 
-pub use resume::{Noted, Resumed, Weighing};
+pub use resume::{Noted, Resumed, Weighing, overtaken};
 
 /// What comes in.
 #[derive(Debug)]
@@ -123,6 +123,8 @@ pub struct Committed {
     pub past: Past,
     /// Who has drifted away, as the last round's record says.
     pub drifts: Vec<Drift>,
+    /// What was acknowledged for the last round although its record does not name everybody inside; see [`overtaken`].
+    pub overtaken: Vec<Contribution>,
 }
 
 /// What an outer step brought.
@@ -656,6 +658,7 @@ impl Machine for Coordinator {
                 self.membership = Membership::new(&self.plan, view, cx.now());
                 self.committed = Some(*committed);
                 self.resumed = resumed.map(|resumed| *resumed);
+                self.tell_overtaken(cx);
                 self.judge_domains();
                 // This node judges by it who may say what to its coordinator.
                 self.send_view(cx, &self.me);

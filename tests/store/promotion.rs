@@ -201,6 +201,40 @@ fn notes_are_taken_over_and_nothing_of_the_others_is_touched() {
     assert_eq!(plant.load(&layout()).unwrap().committed.unwrap().round, 2);
 }
 
+/// ROUND-3: the record of an earlier life lands while the next one acknowledges somebody of whom that record knows nothing. What the record
+/// does not tell of is found by whoever loads next, and until it was told it stays.
+#[test]
+fn what_was_acknowledged_behind_the_back_of_a_late_record_is_found() {
+    let objects = Faulty::new();
+    let hq = begun(&objects);
+    let mut record = state(2).record;
+    record.counted.clear();
+    record.state = RoundState::Aborted;
+    record.late = vec![n("hq/a")];
+    let sum = contribution(2);
+    hq.end(record, (1, 0, 1), None).unwrap();
+    let found = hq.load(&layout()).unwrap();
+    assert_eq!(found.committed.unwrap().last.record.round, 2);
+    assert_eq!((found.overtaken, found.open), (vec![sum.clone()], None));
+    assert_eq!(hq.load(&layout()).unwrap().overtaken, [sum]);
+    hq.commit(&layout(), &state(3)).unwrap();
+    hq.retain(3);
+    assert_eq!(hq.load(&layout()).unwrap().overtaken, []);
+    assert_eq!(files(&objects).list("notes").unwrap(), [""; 0]);
+}
+
+/// The other half: a life that ended before it could tidy up has acknowledged nothing in vain.
+#[test]
+fn notes_that_the_record_tells_of_go() {
+    let objects = Faulty::new();
+    let hq = begun(&objects);
+    let mut record = state(2).record;
+    record.counted = contribution(2).members;
+    hq.end(record, (2, 0, 0), None).unwrap();
+    assert_eq!(hq.load(&layout()).unwrap().overtaken, []);
+    assert_eq!(files(&objects).list("notes").unwrap(), [""; 0]);
+}
+
 fn listing(objects: &Arc<Faulty>) -> Vec<String> {
     let files = files(objects);
     let mut all = Vec::new();

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::store::Store;
 use super::{CheckpointError, FORMAT, damaged, files_error, json};
 use crate::env::Files;
-use tombolo_core::coordinator::{Noted, Resumed, Weighing};
+use tombolo_core::coordinator::{Noted, Resumed, Weighing, overtaken};
+use tombolo_core::event::RoundRecord;
 use tombolo_core::ids::{Epoch, Round};
 use tombolo_core::tensor::Hash;
 use tombolo_core::wire::Contribution;
@@ -90,6 +91,24 @@ impl Store {
             return Ok(Some(found));
         }
         Ok(None)
+    }
+
+    /// What is noted for the round of a record, in any term, although the record does not tell of it. Nothing depends on it but what is said, so
+    /// what cannot be read is left alone.
+    pub(super) fn overtaken(&self, record: &RoundRecord) -> Vec<Contribution> {
+        let names = self.list("notes").unwrap_or_default();
+        let folders = names
+            .iter()
+            .filter_map(|name| Some((format!("notes/{name}"), term_of(name, record.round)?)));
+        let found = folders.filter_map(|(folder, term)| {
+            let found = self.noted(&folder, record.round, term);
+            found
+                .inspect_err(|error| tracing::warn!(folder, %error, "notes of the last round cannot be read"))
+                .ok()
+                .flatten()
+        });
+        let noted = found.flat_map(|found| found.noted);
+        overtaken(record, noted.map(|noted| noted.contribution))
     }
 
     fn noted(

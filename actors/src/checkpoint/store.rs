@@ -72,7 +72,9 @@ impl Store {
                 Some(read.map_err(|error| self.fallback(error, stated))?)
             }
         };
-        self.tidy(ended);
+        let overtaken = last.as_ref().map(|last| self.overtaken(&last.record));
+        let overtaken = overtaken.unwrap_or_default();
+        self.tidy(ended, overtaken.is_empty());
         let open = self.resumed(ended)?;
         let committed = last.map(|last| match loaded {
             Some(loaded) => Loaded { last, ..loaded },
@@ -88,6 +90,7 @@ impl Store {
         Ok(Found {
             committed,
             open,
+            overtaken,
             view: self.last_view()?,
         })
     }
@@ -295,7 +298,7 @@ impl Store {
 
     /// The same for all that earlier lives left behind, once the newest state was read. Of rounds whose state is kept no record is read
     /// unless there are two states of one.
-    fn tidy(&self, ended: Round) {
+    fn tidy(&self, ended: Round, with_notes: bool) {
         let states = self.list("states").unwrap_or_default();
         let of = |round: Round| {
             let same = |name: &&String| state::round_of(name) == Some(round);
@@ -307,10 +310,16 @@ impl Store {
         };
         let looked_at =
             |round: Round| round > ended || !round.is_multiple_of(self.every) || of(round) > 1;
-        if let Ok(surplus) = self
+        if let Ok(mut surplus) = self
             .surplus(ended, orphans, looked_at, self.named())
             .inspect_err(warn)
         {
+            if !with_notes {
+                // Until somebody has told of them; they go with those of the next round.
+                surplus
+                    .removable
+                    .retain(|found| !found.path.starts_with("notes/"));
+            }
             self.remove(surplus);
         }
     }

@@ -61,6 +61,7 @@ pub(super) fn start(
         view: None,
         past: Past::default(),
         drifts: Vec::new(),
+        overtaken: Vec::new(),
     };
     let mut stored = None;
     if let Some(loaded) = loaded {

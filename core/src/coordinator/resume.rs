@@ -5,14 +5,14 @@
 //! more, or a newer one in its place, it counts for nothing. The domains have lost their links to the coordinator, too: before the grace may
 //! run, everybody who was weighed has as much time as closing may take. Who does not come is left out and named.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::round::{Current, Phase};
 use super::{Coordinator, Effect};
 use crate::aggregate::{Report, Weight};
-use crate::event::Event;
+use crate::event::{Event, RoundRecord};
 use crate::ids::{DomainId, Epoch, NodeId, Round};
 use crate::machine::Context;
 use crate::mutants;
@@ -60,7 +60,41 @@ pub struct Resumed {
     pub noted: Vec<Noted>,
 }
 
+/// Of what was noted for a round, the contributions with somebody inside whom the record of its end does not name: a life of the coordinator
+/// acknowledged them while the record of the life before it, which knew of fewer nodes, was still on its way to the store. The record holds, so
+/// they count for nothing; the next life says that by name (ROUND-3).
+pub fn overtaken(
+    record: &RoundRecord,
+    noted: impl IntoIterator<Item = Contribution>,
+) -> Vec<Contribution> {
+    let refused = record.refused.iter().map(|(node, _)| node);
+    let named = record.counted.iter().chain(&record.late).chain(refused);
+    let named: BTreeSet<&NodeId> = named.collect();
+    let of_the_round = noted.into_iter().filter(|sum| sum.round == record.round);
+    let unnamed = |sum: &Contribution| sum.members.iter().any(|node| !named.contains(node));
+    of_the_round.filter(unnamed).collect()
+}
+
 impl Coordinator {
+    /// Names whose acknowledged updates are in no round's record.
+    pub(super) fn tell_overtaken(&self, cx: &mut Context<'_, Effect>) {
+        let Some(committed) = &self.committed else {
+            return;
+        };
+        for sum in &committed.overtaken {
+            let members: Vec<&str> = sum.members.iter().map(NodeId::as_str).collect();
+            cx.report(Event::DomainDropped {
+                round: sum.round,
+                domain: sum.domain.clone(),
+                reason: format!(
+                    "its acknowledged sum of {} came after the round's end, which an earlier life of the coordinator had decided and whose record \
+                     was still on its way: what that record does not count is not in the model",
+                    members.join(", ")
+                ),
+            });
+        }
+    }
+
     /// Puts the round that has just been opened where the life before left it.
     pub(super) fn resume(&mut self, cx: &mut Context<'_, Effect>) {
         let (Some(resumed), Some(current), Some(committed)) =

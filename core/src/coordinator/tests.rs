@@ -1003,6 +1003,7 @@ fn loaded(round: Round) -> Committed {
         view: None,
         past: Default::default(),
         drifts: Vec::new(),
+        overtaken: Vec::new(),
     }
 }
 

@@ -59,6 +59,10 @@ pub struct Checker {
     seen: BTreeMap<NodeId, Epoch>,
     /// Who was out at some time since the round was opened.
     out: BTreeSet<NodeId>,
+    /// Whose updates were acknowledged for a round whose record does not tell of them.
+    unnamed: BTreeMap<Round, BTreeSet<NodeId>>,
+    /// How the last round ended.
+    last: Option<RoundRecord>,
     tail: VecDeque<String>,
 }
 
@@ -88,6 +92,8 @@ impl Checker {
             cohorts: BTreeMap::new(),
             seen: BTreeMap::new(),
             out: BTreeSet::new(),
+            unnamed: BTreeMap::new(),
+            last: None,
             tail: VecDeque::new(),
         }
     }
@@ -134,6 +140,8 @@ impl Checker {
                 ..
             } => {
                 self.cohorts.insert(*round, cohort.clone());
+                let unnamed = self.unnamed.range(..round);
+                assert_eq!(unnamed.count(), 0, "ROUND-3: {:?}", self.unnamed);
                 assert!(!self.outcomes.contains_key(round), "round {round} is over");
                 self.open = Some((*round, local));
                 let view = self.views.get(*epoch as usize - 1);
@@ -150,7 +158,18 @@ impl Checker {
                 self.is_accepting(local, *round);
                 let members = self.announced.iter().filter(|c| c.domain == *domain);
                 let members = members.flat_map(|c| c.members.clone());
-                self.acknowledged.entry(*round).or_default().extend(members);
+                let members: Vec<NodeId> = members.collect();
+                match self.outcomes.contains_key(round) {
+                    // The record of a life before has landed meanwhile, and this one does not know.
+                    true => self.in_vain(*round, members),
+                    false => self.acknowledged.entry(*round).or_default().extend(members),
+                }
+            }
+            Event::DomainDropped { round, domain, .. } => {
+                if let Some(unnamed) = self.unnamed.get_mut(round) {
+                    unnamed.retain(|node| node.domain() != *domain);
+                }
+                self.unnamed.retain(|_, unnamed| !unnamed.is_empty());
             }
             Event::ModelAdopted {
                 round, hash, node, ..
@@ -271,7 +290,21 @@ impl Checker {
         self.computed.insert(hash, self.aggregate.clone());
     }
 
-    pub fn on_record(&mut self, now: Micros, record: &RoundRecord) {
+    /// They are acknowledged for a round that another life's record has ended. Unless that record tells of them, the next life must say so.
+    fn in_vain(&mut self, round: Round, nodes: Vec<NodeId>) {
+        let record = self.last.as_ref().filter(|record| record.round == round);
+        let record = record.expect("nobody opens a round before the last one");
+        let refused = record.refused.iter().map(|(node, _)| node);
+        let told = record.counted.iter().chain(&record.late).chain(refused);
+        let told: BTreeSet<&NodeId> = told.collect();
+        let unnamed = nodes.into_iter().filter(|node| !told.contains(node));
+        let unnamed: BTreeSet<NodeId> = unnamed.collect();
+        if !unnamed.is_empty() {
+            self.unnamed.entry(round).or_default().extend(unnamed);
+        }
+    }
+
+    pub fn on_record(&mut self, now: Micros, record: &RoundRecord, by_the_living: bool) {
         self.note(now, format!("on disk: {record:?}"));
         let round = record.round;
         let ended = self.outcomes.insert(round, (now, record.state));
@@ -280,11 +313,17 @@ impl Checker {
         let named = |node: &NodeId| {
             record.late.contains(node) || record.refused.iter().any(|(refused, _)| refused == node)
         };
-        for node in self.acknowledged.remove(&round).unwrap_or_default() {
-            let in_aggregate = counted.contains(&node);
-            let said = record.state != RoundState::Committed && named(&node);
-            assert!(in_aggregate || said, "ROUND-3: {node} in round {round}");
-        }
+        let acknowledged = self.acknowledged.remove(&round).unwrap_or_default();
+        let told = |node: &NodeId| {
+            counted.contains(node) || (record.state != RoundState::Committed && named(node))
+        };
+        let unnamed: Vec<NodeId> = acknowledged.into_iter().filter(|n| !told(n)).collect();
+        assert!(
+            unnamed.is_empty() || !by_the_living,
+            "ROUND-3: {unnamed:?} in round {round}"
+        );
+        self.last = Some(record.clone());
+        self.in_vain(round, unnamed);
         if record.state == RoundState::Aborted {
             assert!(!record.reason.is_empty() && counted.is_empty());
             return;

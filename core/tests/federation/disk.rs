@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use tombolo_core::coordinator::{Committed, Message, NoteError, Noted, Resumed, Weighing};
+use tombolo_core::coordinator::{
+    Committed, Message, NoteError, Noted, Resumed, Weighing, overtaken,
+};
 use tombolo_core::event::{Event, RoundRecord};
 use tombolo_core::ids::{Attempt, DomainId, Round};
 use tombolo_core::staleness::Past;
@@ -29,6 +31,8 @@ pub struct Disk {
     weighing: Option<Weighing>,
     noted: BTreeMap<DomainId, (Contribution, Option<Sum>)>,
     last: Option<RoundRecord>,
+    /// What is still noted of the last round.
+    left: BTreeMap<DomainId, Contribution>,
     pub full: bool,
     /// Being written, by the process of that number for that life.
     flying: BTreeMap<u64, (u64, u64, Write)>,
@@ -49,10 +53,12 @@ impl Disk {
                 view: None,
                 past: Past::default(),
                 drifts: Vec::new(),
+                overtaken: Vec::new(),
             },
             weighing: None,
             noted: BTreeMap::new(),
             last: None,
+            left: BTreeMap::new(),
             full: false,
             flying: BTreeMap::new(),
             writes: 0,
@@ -70,7 +76,11 @@ impl Disk {
             weighing,
             noted: noted.collect(),
         });
-        (self.committed.clone(), resumed)
+        let mut committed = self.committed.clone();
+        if let Some(last) = &self.last {
+            committed.overtaken = overtaken(last, self.left.values().cloned());
+        }
+        (committed, resumed)
     }
 
     /// Whether a contribution would survive a restart.
@@ -193,7 +203,8 @@ impl World {
                 disk.last = Some((**record).clone());
                 disk.committed.drifts.clone_from(&record.drifts);
                 (disk.weighing, disk.committed.ended) = (None, due);
-                disk.noted.clear();
+                let noted = std::mem::take(&mut disk.noted).into_iter();
+                disk.left = noted.map(|(domain, (sum, _))| (domain, sum)).collect();
                 if let Some(version) = &record.version {
                     disk.committed.past = version.past.clone().expect("it is written down");
                 }
@@ -205,13 +216,22 @@ impl World {
                     }
                     None => tally.2 += 1,
                 }
-                self.check.on_record(self.now, record);
+                self.check
+                    .on_record(self.now, record, life == self.coordinator_life);
                 if let Some(hash) = hash {
                     self.check.on_commit(due, *hash);
                 }
             }
-            // Of a round that is over, which a life that has begun before it was may not know yet: nobody will ask for it.
-            Write::Fix(weighing) if life == self.coordinator_life => self.check.on_fixed(weighing),
+            // Of a round that is over, which a life that has begun before it was may not know yet.
+            Write::Fix(weighing) if life == self.coordinator_life => {
+                disk.left.clear();
+                self.check.on_fixed(weighing);
+            }
+            // As long as it is the last one that is over: what is acknowledged in vain is found by the next life.
+            Write::Note(contribution, _) if contribution.round == disk.committed.ended => {
+                let domain = contribution.domain.clone();
+                disk.left.insert(domain, contribution.clone());
+            }
             Write::Fix(_) | Write::Note(..) => {}
         }
         Ok(())

@@ -417,3 +417,51 @@ fn sums_of_one_domain_are_noted_one_after_another() {
         )
     ));
 }
+
+/// ROUND-3, for a life that did not know that its round was over.
+#[test]
+fn what_was_acknowledged_in_vain_is_named_by_the_next_life() {
+    let mut before = last_round(&[1]);
+    before.tell(Message::Stop("enough".into()));
+    let nodes = |names: &[&str]| names.iter().map(|name| n(name)).collect();
+    let record = |state, counted: &[&str], late: &[&str]| RoundRecord {
+        round: 4,
+        state,
+        counted: nodes(counted),
+        late: nodes(late),
+        ..before.last_record()
+    };
+    let sum = |domain, members: &[&str]| Contribution {
+        round: 4,
+        ..contribution(domain, 0, members)
+    };
+    let noted = [sum(0, &["d0/n0"]), sum(1, &["d1/n0", "d1/n1"])];
+    let aborted = record(RoundState::Aborted, &[], &["d0/n0", "d1/n0"]);
+    let overtaken = overtaken(&aborted, noted.clone());
+    assert_eq!(overtaken, noted[1..]);
+    let degraded = record(RoundState::Degraded, &["d0/n0", "d1/n0"], &["d1/n1"]);
+    assert_eq!(super::overtaken(&degraded, noted.clone()), []);
+    let of_another_round = RoundRecord {
+        round: 5,
+        ..aborted
+    };
+    assert_eq!(super::overtaken(&of_another_round, noted), []);
+
+    let mut run = Run::new(plan(&[1, 2]));
+    let committed = Committed {
+        overtaken,
+        ..loaded(4)
+    };
+    run.tell(Message::Start(Box::new(committed), None));
+    let said = run.events.iter().find_map(|event| match event {
+        Event::DomainDropped {
+            round: 4,
+            domain,
+            reason,
+        } => Some((domain, reason)),
+        _ => None,
+    });
+    let (domain, reason) = said.expect("it is told");
+    assert_eq!(*domain, d(1));
+    assert!(reason.contains("d1/n0, d1/n1"), "{reason}");
+}
