@@ -24,6 +24,7 @@ mod bench;
 mod certs;
 mod check;
 mod checkpoint;
+mod explain;
 mod new;
 mod node;
 mod output;
@@ -137,6 +138,8 @@ enum Command {
     Checkpoint(checkpoint::Checkpoint),
     /// Show what runs in a state folder.
     Status(status::Status),
+    /// Tell why a round, a node or a link went as it did.
+    Explain(explain::Explain),
     /// Make a standby the coordinator, after the one before it was lost.
     Promote(promote::Promote),
     /// Let an evicted node in again before its cool-down is over.
@@ -183,6 +186,7 @@ pub fn main() -> ExitCode {
         Command::Check(command) => command.run(&common),
         Command::Checkpoint(command) => command.run(&common),
         Command::Status(command) => command.run(&common),
+        Command::Explain(command) => command.run(&common),
         Command::Promote(command) => command.run(&common),
         Command::Readmit(command) => command.run(&common),
         Command::Certs(command) => command.run(&common),

@@ -28,6 +28,7 @@ use tombolo_core::event::{Event, RoundState};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
 use tombolo_core::tensor::Hash;
+use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trainer;
 use tombolo_fabric::{VerbsProvider, shm::Shm};
 
@@ -448,10 +449,11 @@ impl Federation {
         let sink: Arc<dyn Fn(Event) + Send + Sync> = {
             let (events, recorder, plan) = (events.clone(), recorder.clone(), plan.clone());
             let (history, ledger, hosted) = (history.clone(), ledger.clone(), nodes.clone());
+            let clock = world.clock();
             Arc::new(move |event: Event| {
                 tracing::debug!(?event);
                 history.record(&event);
-                record(&recorder, &plan, &event);
+                record(&recorder, &plan, clock(), &event);
                 ledger.record(&event);
                 match &event {
                     Event::CoordinatorSteppedDown {
@@ -562,7 +564,7 @@ fn forget_addresses(plan: &Plan, nodes: &BTreeSet<NodeId>) -> Result<(), Federat
 }
 
 /// Records an event, if this process is the one that does.
-fn record(recorder: &Mutex<Option<Recorder>>, plan: &Plan, event: &Event) {
+fn record(recorder: &Mutex<Option<Recorder>>, plan: &Plan, at: Micros, event: &Event) {
     let mut recorder = recorder.lock().unwrap_or_else(PoisonError::into_inner);
     if matches!(event, Event::CoordinatorPromoted { .. }) && recorder.is_none() {
         let started = Recorder::start(folder_events(plan));
@@ -571,7 +573,7 @@ fn record(recorder: &Mutex<Option<Recorder>>, plan: &Plan, event: &Event) {
         *recorder = started.ok();
     }
     if let Some(recorder) = recorder.as_ref() {
-        recorder.sender().record(event);
+        recorder.sender().record(at, event);
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! * [`Federation`]: the way in. Reads a topology, starts its nodes, follows the run.
 //! * [`Simulation`]: the same federation in virtual time, with faults, from a seed.
+//! * [`explain`]: why a round, a node or a link went as it did.
 //! * [`control`]: what runs here, over a local socket.
 //! * [`topology`]: one TOML file, checked; every mistake at once.
 //! * [`identity`]: certificates and who may speak for whom.
@@ -13,6 +14,7 @@
 
 mod bounded;
 pub mod control;
+pub mod explain;
 pub mod federation;
 pub(crate) mod files;
 pub mod identity;

@@ -167,6 +167,12 @@ fn run_system(started: &mpsc::Sender<io::Result<Started>>) {
 }
 
 impl World {
+    /// How long this world exists.
+    pub fn clock(&self) -> impl Fn() -> Micros + Send + Sync + use<> {
+        let start = self.shared.start;
+        move || Micros::default() + start.elapsed()
+    }
+
     /// Starts the threads and makes the state folder.
     ///
     /// # Errors

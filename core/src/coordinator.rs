@@ -626,10 +626,14 @@ impl Coordinator {
             .iter()
             .filter(|weight| weight.weight > 0.0)
             .map(|weight| weight.node.clone());
+        let reasons = current.weights.iter();
+        let reasons = reasons.filter(|weight| !weight.reason.is_empty());
+        let reasons = reasons.map(|weight| (weight.node.clone(), weight.reason.clone()));
         let committed = self.committed.as_ref();
         cx.report(Event::Weighed {
             round,
             nodes: nodes.collect(),
+            reasons: reasons.collect(),
             drifts: committed.map_or_else(Vec::new, |committed| committed.drifts.clone()),
         });
         let joined: Vec<DomainId> = self.joined().cloned().collect();

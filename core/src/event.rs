@@ -245,6 +245,9 @@ pub enum Event {
         nodes: Vec<NodeId>,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         drifts: Vec<Drift>,
+        /// Whose weight is not the base weight, and why.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        reasons: Vec<(NodeId, String)>,
     },
     /// A domain starts its fold anew with these members.
     Regrouped {

@@ -11,6 +11,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use tombolo_core::event::Event;
+use tombolo_core::time::Micros;
+
+use crate::explain::Past;
 
 /// Events that may wait for the disk; beyond that they are counted and left out, since a slow disk must not slow a round.
 const WAITING_MAX: usize = 16 * 1024;
@@ -31,14 +34,19 @@ pub struct Recorder {
 /// Hands events to the writer.
 #[derive(Debug, Clone)]
 pub struct RecorderSender {
-    lines: mpsc::SyncSender<Option<Event>>,
+    lines: mpsc::SyncSender<Option<Past>>,
     left_out: Arc<AtomicU64>,
 }
 
 impl RecorderSender {
-    /// Records an event; never waits.
-    pub fn record(&self, event: &Event) {
-        if self.lines.try_send(Some(event.clone())).is_err() {
+    /// Records an event that happened so long after the process began; never waits.
+    pub fn record(&self, at: Micros, event: &Event) {
+        let past = Past {
+            at: at.0 as f64 / 1e6,
+            life: 0,
+            event: event.clone(),
+        };
+        if self.lines.try_send(Some(past)).is_err() {
             self.left_out.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -88,24 +96,24 @@ impl Recorder {
 fn write(
     path: &Path,
     file: File,
-    receiver: &mpsc::Receiver<Option<Event>>,
+    receiver: &mpsc::Receiver<Option<Past>>,
     left_out: &AtomicU64,
     bytes_max: u64,
 ) -> io::Result<()> {
     let mut size = file.metadata().map_or(0, |metadata| metadata.len());
     let mut file = BufWriter::new(file);
-    while let Ok(Some(event)) = receiver.recv() {
+    while let Ok(Some(past)) = receiver.recv() {
         if size > bytes_max {
             file.flush()?;
             rotate(path)?;
             file = BufWriter::new(File::create(path)?);
             size = 0;
         }
-        let mut line = serde_json::to_vec(&event)?;
+        let mut line = serde_json::to_vec(&past)?;
         line.push(b'\n');
         size += line.len() as u64;
         file.write_all(&line)?;
-        if matches!(event, Event::Round(_) | Event::Finished(_)) {
+        if matches!(past.event, Event::Round(_) | Event::Finished(_)) {
             file.flush()?;
         }
     }
@@ -132,7 +140,7 @@ fn rotate(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
+    use crate::explain::Chronicle;
 
     #[test]
     fn a_long_log_is_compressed_and_bounded_and_loses_nothing_that_is_kept() {
@@ -140,30 +148,27 @@ mod tests {
         let path = folder.path().join("events.jsonl");
         let (sender, receiver) = mpsc::sync_channel(4096);
         for round in 0..2000 {
-            let event = Event::QuorumReached { round };
-            sender.send(Some(event)).unwrap();
+            let past = Past {
+                at: round as f64 / 1e3,
+                life: 0,
+                event: Event::QuorumReached { round },
+            };
+            sender.send(Some(past)).unwrap();
         }
         drop(sender);
         let file = File::create(&path).unwrap();
         write(&path, file, &receiver, &AtomicU64::new(0), 4000).unwrap();
 
-        let mut text = String::new();
-        for number in (1..=OLD_MAX).rev() {
-            let old = File::open(path.with_extension(format!("jsonl.{number}.sz"))).unwrap();
-            snap::read::FrameDecoder::new(old)
-                .read_to_string(&mut text)
-                .unwrap();
-        }
-        File::open(&path)
-            .unwrap()
-            .read_to_string(&mut text)
-            .unwrap();
+        assert!(path.with_extension("jsonl.8.sz").exists());
         assert!(!path.with_extension("jsonl.9.sz").exists());
-        let rounds: Vec<u64> = text
-            .lines()
-            .map(|line| serde_json::from_str::<Event>(line).unwrap())
-            .map(|event| match event {
-                Event::QuorumReached { round } => round,
+        let chronicle = Chronicle::open(folder.path()).unwrap();
+        let rounds: Vec<u64> = chronicle
+            .map(|past| match past.unwrap() {
+                Past {
+                    at,
+                    life: 0,
+                    event: Event::QuorumReached { round },
+                } if at == round as f64 / 1e3 => round,
                 other => panic!("{other:?}"),
             })
             .collect();

@@ -38,7 +38,8 @@ const FINISHED: [&str; 9] = [
 
 #[test]
 fn harbour_learns_and_its_json_has_the_documented_fields() {
-    let output = Workspace::new(HARBOUR).run("run topology.toml").expect(0);
+    let workspace = Workspace::new(HARBOUR);
+    let output = workspace.run("run topology.toml").expect(0);
     let rounds = output.events("round");
     let finished = output.finished();
     assert_eq!(rounds.len() + 1, output.lines.len(), "{output:#?}");
@@ -62,6 +63,37 @@ fn harbour_learns_and_its_json_has_the_documented_fields() {
     assert_eq!(finished["rounds"], 20);
     assert_eq!(finished["accuracy"], rounds[19]["accuracy"]);
     assert!(finished["accuracy"].as_f64().unwrap() > 0.93, "{finished}");
+    explains(&workspace);
+}
+
+/// What the record of a run of twenty rounds tells afterwards.
+fn explains(workspace: &Workspace) {
+    let told = workspace
+        .run("explain round 20 topology.toml")
+        .expect(0)
+        .events("explanation");
+    let story = &told[0];
+    let nodes = story["nodes"].as_array().unwrap();
+    assert_eq!(nodes.len(), 9);
+    for node in nodes {
+        let at = |key: &str| node[key].as_f64().unwrap();
+        assert!(at("began_s") <= at("trained_s"), "{node}");
+        assert!(at("trained_s") <= at("reported_s"), "{node}");
+        let fate = node["fate"].as_str().unwrap();
+        assert!(["counted", "lessened"].contains(&fate), "{node}");
+        assert_eq!(node["why"] == "", fate == "counted", "{node}");
+    }
+    let steps = story["steps"].as_array().unwrap().iter();
+    let sum: f64 = steps.map(|step| step["seconds"].as_f64().unwrap()).sum();
+    assert!((sum - story["seconds"].as_f64().unwrap()).abs() < 1e-6);
+    let node = workspace.text("explain node lab/e topology.toml").expect(0);
+    let asked = "lab/e: asked in 20 rounds, counted in 20";
+    assert!(node.lines[0].starts_with(asked), "{node:#?}");
+    let link = workspace.run("explain link lab/gate hq/gate topology.toml");
+    assert!(link.expect(0).events("explanation")[0]["up"].as_u64() >= Some(2));
+    let unknown = workspace.run("explain round 99 topology.toml").expect(2);
+    let known = "round 99 is not in the record; it tells of rounds 1 to 20";
+    assert!(unknown.errors().contains(known), "{unknown:#?}");
 }
 
 /// In one process, and in one a node.

@@ -8,6 +8,7 @@ use tombolo_actors::checkpoint::{CheckpointError, Store, Term};
 use tombolo_actors::env::Files;
 use tombolo_actors::slab::Pool;
 use tombolo_core::coordinator::Weighing;
+use tombolo_core::event::RoundState;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
 use tombolo_core::view::View;
@@ -228,9 +229,9 @@ fn what_was_acknowledged_behind_the_back_of_a_late_record_is_found() {
 fn notes_that_the_record_tells_of_go() {
     let objects = Faulty::new();
     let hq = begun(&objects);
-    let mut record = state(2).record;
-    record.counted = contribution(2).members;
-    hq.end(record, (2, 0, 0), None).unwrap();
+    let mut state = state(2);
+    state.record.counted = contribution(2).members;
+    hq.commit(&layout(), &state).unwrap();
     assert_eq!(hq.load(&layout()).unwrap().overtaken, []);
     assert_eq!(files(&objects).list("notes").unwrap(), [""; 0]);
 }

@@ -479,6 +479,7 @@ mod tests {
             let reports: Vec<Report> = self.updates.iter().map(report).collect();
             self.weights = self.rule.weigh(&reports).unwrap();
             self.tell(&Event::Weighed {
+                reasons: Vec::new(),
                 round: 1,
                 nodes: Vec::new(),
                 drifts: Vec::new(),
@@ -622,6 +623,7 @@ mod tests {
         };
         witness.lock().weighed = Some((vec![report], vec![weight]));
         let weighed = Event::Weighed {
+            reasons: Vec::new(),
             round: 2,
             nodes: Vec::new(),
             drifts: Vec::new(),

@@ -1,0 +1,143 @@
+//! Why a round, a node or a link went as it did, from the events that were recorded: nothing here is measured a second time.
+//!
+//! [`Chronicle`] reads `events.jsonl` and the older files beside it in the order in which they were written; [`round`], [`node`] and [`link`] pass
+//! over it once and keep only what they tell of. The record is the coordinator's process's: of nodes in other processes it knows what they reported.
+
+mod chronicle;
+mod link;
+mod node;
+mod round;
+
+#[cfg(test)]
+mod tests;
+
+use thiserror::Error;
+
+pub use chronicle::{Chronicle, Past};
+pub use link::{LinkStory, link};
+pub use node::{Asked, NodeStory, node};
+pub use round::{DomainStory, Fate, NodeRound, RoundStory, Share, Step, round};
+
+use serde::Serialize;
+use tombolo_core::event::Event;
+use tombolo_core::ids::NodeId;
+use tombolo_core::text::clip;
+
+/// Incidents of a story; what happened before the last ones is counted only.
+const INCIDENTS_MAX: usize = 40;
+
+/// Why nothing can be explained.
+#[derive(Debug, Error)]
+pub enum ExplainError {
+    /// The files.
+    #[error("{path} cannot be read: {reason}")]
+    Unreadable {
+        /// Which.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+    /// Nothing was recorded.
+    #[error(
+        "no events are recorded in {0}; name the state folder of a run with --state, or the topology's file"
+    )]
+    Nothing(String),
+    /// The record does not know of it.
+    #[error("{what} is not in the record; {known}")]
+    Unknown {
+        /// What was asked for.
+        what: String,
+        /// What is there.
+        known: String,
+    },
+}
+
+/// Something that happened to a node or a link, in words.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Incident {
+    /// Seconds since the recording process began.
+    pub at: f64,
+    /// How many times that process had been started before.
+    pub life: u64,
+    /// What.
+    pub what: String,
+}
+
+/// The last incidents.
+#[derive(Debug, Default)]
+struct Incidents {
+    kept: std::collections::VecDeque<Incident>,
+    earlier: u64,
+}
+
+impl Incidents {
+    fn push(&mut self, past: &Past, what: String) {
+        if self.kept.len() == INCIDENTS_MAX {
+            self.kept.pop_front();
+            self.earlier += 1;
+        }
+        self.kept.push_back(Incident {
+            at: past.at,
+            life: past.life,
+            what: clip(what),
+        });
+    }
+}
+
+/// What an event says of how one node sees another one, or of a link between the two: who saw it, whom, and what.
+fn between(event: &Event) -> Option<(&NodeId, &NodeId, String)> {
+    Some(match event {
+        Event::LinkUp { node, peer } => (node, peer, "the link is up".to_owned()),
+        Event::LinkDown { node, peer, reason } => {
+            (node, peer, format!("the link is down: {reason}"))
+        }
+        Event::LinkRefused { node, peer, reason } => {
+            (node, peer, format!("the link is refused: {reason}"))
+        }
+        Event::PeerSuspected {
+            node,
+            peer,
+            silent_ms,
+        } => (
+            node,
+            peer,
+            format!("suspected: silent for {silent_ms} ms, longer than a living peer would be"),
+        ),
+        Event::PeerRecovered {
+            node,
+            peer,
+            silent_ms,
+            lost,
+        } => {
+            let before = if *lost { "lost" } else { "suspected" };
+            let what = format!("heard again after {silent_ms} ms; it was {before}");
+            (node, peer, what)
+        }
+        Event::PeerLost { node, peer } => (
+            node,
+            peer,
+            "lost: every retry failed, out of the round".to_owned(),
+        ),
+        Event::PeerOverdue { node, peer } => (
+            node,
+            peer,
+            "the time to restore is over: to be evicted".to_owned(),
+        ),
+        Event::PeerLeft { node, peer } => (node, peer, "left".to_owned()),
+        Event::ClockJumped { node, peer } => (
+            node,
+            peer,
+            "its clock jumped: one of the two was stopped or set".to_owned(),
+        ),
+        Event::HealRefused {
+            node,
+            peer,
+            round,
+            reason,
+        } => {
+            let what = format!("its chunks of model {round} are refused: {reason}");
+            (node, peer, what)
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,245 @@
+//! Why a node counts for what it counts.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use tombolo_core::aggregate::feedback::Drift;
+use tombolo_core::event::Event;
+use tombolo_core::ids::{NodeId, Round};
+
+use super::{ExplainError, Incident, Incidents, Past, between};
+
+/// How a node's rounds ended for it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Asked {
+    /// Rounds for which it was asked and that ended.
+    pub rounds: u64,
+    /// Its update is in the model.
+    pub counted: u64,
+    /// It was not there in time.
+    pub late: u64,
+    /// Its update was refused.
+    pub refused: u64,
+    /// Of the counted ones: made shorter, or weighed less.
+    pub lessened: u64,
+}
+
+/// A node's part in the run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NodeStory {
+    /// Who.
+    pub node: NodeId,
+    /// How its rounds ended for it.
+    pub asked: Asked,
+    /// The last round in which it counted.
+    pub last_counted: Option<Round>,
+    /// Mean seconds from a round's opening to its report.
+    pub report_s: Option<f64>,
+    /// The same of all the other nodes.
+    pub others_s: Option<f64>,
+    /// How far it has drifted from the others in recent rounds, and what the next round makes of that; none if it has not.
+    pub drift: Option<Drift>,
+    /// Whether it is out of the membership view.
+    pub out: bool,
+    /// What happened to it, the last things.
+    pub incidents: Vec<Incident>,
+    /// Incidents before those.
+    pub earlier: u64,
+}
+
+#[derive(Default)]
+struct Mean {
+    sum: f64,
+    count: u64,
+}
+
+impl Mean {
+    fn add(&mut self, value: f64) {
+        self.sum += value;
+        self.count += 1;
+    }
+
+    fn get(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / self.count as f64)
+    }
+}
+
+/// Tells what was recorded of a node.
+///
+/// # Errors
+/// The record cannot be read, or never speaks of that node.
+pub fn node(
+    past: impl Iterator<Item = Result<Past, ExplainError>>,
+    node: &NodeId,
+) -> Result<NodeStory, ExplainError> {
+    let mut story = NodeStory {
+        node: node.clone(),
+        asked: Asked::default(),
+        last_counted: None,
+        report_s: None,
+        others_s: None,
+        drift: None,
+        out: false,
+        incidents: Vec::new(),
+        earlier: 0,
+    };
+    let mut incidents = Incidents::default();
+    let (mut own, mut others) = (Mean::default(), Mean::default());
+    let mut opened: Option<(Round, f64, bool)> = None;
+    let mut lessened = false;
+    let mut known = BTreeSet::new();
+    for past in past {
+        let past = past?;
+        if let Some((by, peer, what)) = between(&past.event) {
+            // That links come up is no news.
+            if peer == node && !matches!(past.event, Event::LinkUp { .. }) {
+                incidents.push(&past, format!("{by}: {what}"));
+            }
+            continue;
+        }
+        match &past.event {
+            Event::RoundOpened { round, cohort, .. } => {
+                opened = Some((*round, past.at, cohort.contains(node)));
+                lessened = false;
+                known.extend(cohort.iter().cloned());
+            }
+            Event::Reported {
+                round, node: by, ..
+            } => {
+                if let Some((_, at, _)) = opened.filter(|(open, ..)| open == round) {
+                    let mean = if by == node { &mut own } else { &mut others };
+                    mean.add(past.at - at);
+                }
+            }
+            Event::Weighed { round, reasons, .. } => {
+                for (_, reason) in reasons.iter().filter(|(of, _)| of == node) {
+                    lessened = true;
+                    incidents.push(&past, format!("round {round}: weighed less, {reason}"));
+                }
+            }
+            Event::Round(record) => {
+                story.drift = record.drifts.iter().find(|d| d.node == *node).cloned();
+                let counted = record.counted.contains(node);
+                let refused = record.refused.iter().find(|(of, _)| of == node);
+                let late = record.late.contains(node);
+                let asked = opened.is_some_and(|(round, _, asked)| round == record.round && asked);
+                if !(asked || counted || late || refused.is_some()) {
+                    continue;
+                }
+                story.asked.rounds += 1;
+                story.asked.counted += u64::from(counted);
+                story.asked.late += u64::from(late);
+                story.asked.refused += u64::from(refused.is_some());
+                if counted {
+                    story.last_counted = Some(record.round);
+                    story.asked.lessened += u64::from(lessened);
+                } else if late && record.is_committed() {
+                    let what = format!("round {} closed without it", record.round);
+                    incidents.push(&past, what);
+                }
+            }
+            event => {
+                story.out = match event {
+                    Event::EpochChanged { view } => view.is_out(node),
+                    _ => story.out,
+                };
+                if let Some(what) = about(event, node) {
+                    lessened |= matches!(event, Event::UpdateClipped { .. });
+                    incidents.push(&past, what);
+                }
+            }
+        }
+    }
+    if story.asked.rounds == 0 && incidents.kept.is_empty() && !known.contains(node) {
+        let known: Vec<&str> = known.iter().map(NodeId::as_str).collect();
+        return Err(ExplainError::Unknown {
+            what: format!("node {node}"),
+            known: format!("it tells of {}", known.join(", ")),
+        });
+    }
+    (story.report_s, story.others_s) = (own.get(), others.get());
+    (story.incidents, story.earlier) = (incidents.kept.into(), incidents.earlier);
+    Ok(story)
+}
+
+/// What an event says of one node alone.
+fn about(event: &Event, node: &NodeId) -> Option<String> {
+    let (of, what) = match event {
+        Event::NodeStarted { node, address } => (node, format!("started, listens on {address}")),
+        Event::GaveUp { node, reason } => (node, format!("gave up: {reason}")),
+        Event::NodeEvicted {
+            node,
+            epoch,
+            cooldown_ms,
+        } => (
+            node,
+            format!("evicted in epoch {epoch}, for {cooldown_ms} ms at least"),
+        ),
+        Event::NodeLeft { node, epoch } => (node, format!("left in epoch {epoch}")),
+        Event::NodeReadmitted { node, epoch } => (node, format!("readmitted in epoch {epoch}")),
+        Event::CoordinatorPromoted { node, epoch } => {
+            (node, format!("made coordinator in epoch {epoch}"))
+        }
+        Event::CoordinatorSteppedDown { node, by, .. } => {
+            (node, format!("coordinates no more: {by} does"))
+        }
+        Event::TrainingFailed {
+            node,
+            round,
+            reason,
+        } => (node, format!("round {round}: training failed: {reason}")),
+        Event::TrainingResumed { node, round, steps } => (
+            node,
+            format!("round {round}: trains on after {steps} steps of its life before"),
+        ),
+        Event::UpdateRefused {
+            node,
+            round,
+            reason,
+            ..
+        } => (node, format!("round {round}: update refused: {reason}")),
+        Event::UpdateClipped {
+            node,
+            round,
+            factor,
+        } => (
+            node,
+            format!("round {round}: longer than the bound, made shorter by {factor:.3}"),
+        ),
+        Event::StaleAnswered {
+            node,
+            round,
+            trained_for,
+            staleness,
+        } => (
+            node,
+            format!(
+                "round {round}: its update for round {trained_for} is {staleness} versions old, too many"
+            ),
+        ),
+        Event::ModelHealed { node, round, .. } => {
+            (node, format!("was behind, and has healed model {round}"))
+        }
+        Event::LateAnswered { round, from } if from == node.as_str() => {
+            return Some(format!(
+                "round {round}: its word came after the round had closed"
+            ));
+        }
+        Event::ActorGivenUp {
+            actor, key, reason, ..
+        } if key == node.as_str() => {
+            return Some(format!(
+                "its {actor} panicked too often and stays down: {reason}"
+            ));
+        }
+        Event::DomainDropped {
+            round,
+            domain,
+            reason,
+        } if *domain == node.domain() => {
+            return Some(format!("round {round}: domain {domain} is out: {reason}"));
+        }
+        _ => return None,
+    };
+    (of == node).then_some(what)
+}

@@ -1,0 +1,479 @@
+//! Why a round took so long, and who is not in it.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tombolo_core::event::{Event, RoundRecord, RoundState};
+use tombolo_core::ids::{DomainId, Epoch, NodeId, Round};
+
+use super::{ExplainError, Past, between};
+
+/// What became of a node's update.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fate {
+    /// It is in the model.
+    Counted,
+    /// It is in the model, made shorter or with less weight.
+    Lessened,
+    /// It was not there in time.
+    Late,
+    /// It was refused.
+    Refused,
+    /// The round was aborted: nobody's is in the model.
+    Void,
+    /// The round is still open, as far as the record goes.
+    Open,
+}
+
+/// A node's part in a round; times in seconds since the round was opened.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NodeRound {
+    /// Who.
+    pub node: NodeId,
+    /// When it began to train, if the record knows.
+    pub began_s: Option<f64>,
+    /// When its update was ready, if the record knows.
+    pub trained_s: Option<f64>,
+    /// When the coordinator had its report.
+    pub reported_s: Option<f64>,
+    /// What became of its update.
+    pub fate: Fate,
+    /// Why, in words; empty if it counted in full.
+    pub why: String,
+}
+
+/// A domain's part in a round.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DomainStory {
+    /// Which.
+    pub domain: DomainId,
+    /// When its last report was there.
+    pub reported_s: Option<f64>,
+    /// When its sum was acknowledged.
+    pub acknowledged_s: Option<f64>,
+    /// How often it began its sum anew.
+    pub regrouped: u64,
+    /// Why it was out of the round; empty if it was not.
+    pub dropped: String,
+}
+
+/// What a round spends time on, one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Step {
+    /// From the opening until the last node that counts begins to train: the word and the model on their way.
+    HandOut,
+    /// Until that node's update is ready.
+    Compute,
+    /// Until the coordinator has its report.
+    Report,
+    /// The same three, of a node in another process: only the whole is known.
+    HandOutToReport,
+    /// From the last report until the weights are fixed: for others who might still come, and for a note on the disk.
+    Waiting,
+    /// From the weights until the last domain's sum is acknowledged: the fold within it, and the way to the coordinator.
+    Contribution,
+    /// From the last sum until the round's record is on the disk: aggregation, evaluation, checkpoint.
+    Closing,
+}
+
+/// How much of a round a step took.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Share {
+    /// Which.
+    pub step: Step,
+    /// For whom the round waited; empty if for nobody in particular.
+    pub whom: String,
+    /// How long.
+    pub seconds: f64,
+}
+
+/// A round.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RoundStory {
+    /// Its number.
+    pub round: Round,
+    /// The view in which it was opened.
+    pub epoch: Epoch,
+    /// How often it was opened: more than once if the coordinator was restarted.
+    pub openings: u64,
+    /// Milliseconds after its opening at which it stops accepting.
+    pub deadline_ms: u64,
+    /// How it ended; none if the record ends before.
+    pub record: Option<RoundRecord>,
+    /// Seconds from the opening to the outcome.
+    pub seconds: Option<f64>,
+    /// When its quorum was there; none if everybody was, or never.
+    pub quorum_s: Option<f64>,
+    /// In the order of the cohort.
+    pub nodes: Vec<NodeRound>,
+    /// In order of name.
+    pub domains: Vec<DomainStory>,
+    /// What it spent its time on; empty unless it was committed.
+    pub steps: Vec<Share>,
+    /// The longest of them.
+    pub limit: Option<Share>,
+    /// Ranks that did not answer, and who waited for whom.
+    pub stalls: Vec<String>,
+}
+
+/// What is collected of a round that may be the one.
+struct Draft {
+    opened: f64,
+    story: RoundStory,
+    weighed: Option<f64>,
+    /// By node: the last trouble in words, and when.
+    troubles: BTreeMap<NodeId, String>,
+    lessened: BTreeMap<NodeId, String>,
+    /// Whoever it was that closed it.
+    closed: bool,
+}
+
+/// Tells what was recorded of a round, of its last opening if there are several.
+///
+/// # Errors
+/// The record cannot be read, or the round is not in it.
+pub fn round(
+    past: impl Iterator<Item = Result<Past, ExplainError>>,
+    number: Round,
+) -> Result<RoundStory, ExplainError> {
+    let mut draft: Option<Draft> = None;
+    let (mut first, mut last) = (None, 0);
+    // Who is in trouble when the round is opened.
+    let mut standing: BTreeMap<NodeId, String> = BTreeMap::new();
+    for past in past {
+        let past = past?;
+        if let Event::RoundOpened { round, .. } = &past.event {
+            first.get_or_insert(*round);
+            last = last.max(*round);
+            if *round == number {
+                let openings = draft.map_or(0, |draft| draft.story.openings);
+                draft = Some(Draft::new(&past, openings + 1, &standing));
+                continue;
+            }
+        }
+        stand(&mut standing, &past.event);
+        if let Some(draft) = &mut draft {
+            draft.take(&past);
+        }
+    }
+    let unknown = || ExplainError::Unknown {
+        what: format!("round {number}"),
+        known: match first {
+            Some(first) => format!("it tells of rounds {first} to {last}"),
+            None => "no round was opened yet".to_owned(),
+        },
+    };
+    draft.map(Draft::finish).ok_or_else(unknown)
+}
+
+/// Keeps who is in trouble.
+fn stand(standing: &mut BTreeMap<NodeId, String>, event: &Event) {
+    match event {
+        Event::PeerRecovered { peer, .. } | Event::LinkUp { peer, .. } => {
+            standing.remove(peer);
+        }
+        Event::NodeReadmitted { node, .. } | Event::NodeStarted { node, .. } => {
+            standing.remove(node);
+        }
+        Event::NodeEvicted { node, epoch, .. } => {
+            standing.insert(node.clone(), format!("evicted in epoch {epoch}"));
+        }
+        Event::NodeLeft { node, epoch } => {
+            standing.insert(node.clone(), format!("left in epoch {epoch}"));
+        }
+        _ => {
+            if let Some((by, peer, what)) = between(event) {
+                standing.insert(peer.clone(), format!("{by}: {what}"));
+            }
+        }
+    }
+}
+
+impl Draft {
+    fn new(past: &Past, openings: u64, standing: &BTreeMap<NodeId, String>) -> Self {
+        let Event::RoundOpened {
+            round,
+            epoch,
+            cohort,
+            deadline_ms,
+        } = &past.event
+        else {
+            unreachable!("the caller looked");
+        };
+        let nodes = cohort.iter().map(|node| NodeRound {
+            node: node.clone(),
+            began_s: None,
+            trained_s: None,
+            reported_s: None,
+            fate: Fate::Open,
+            why: String::new(),
+        });
+        let mut domains: BTreeMap<DomainId, DomainStory> = BTreeMap::new();
+        for node in cohort {
+            let domain = node.domain();
+            domains.entry(domain.clone()).or_insert(DomainStory {
+                domain,
+                reported_s: None,
+                acknowledged_s: None,
+                regrouped: 0,
+                dropped: String::new(),
+            });
+        }
+        Draft {
+            opened: past.at,
+            story: RoundStory {
+                round: *round,
+                epoch: *epoch,
+                openings,
+                deadline_ms: *deadline_ms,
+                record: None,
+                seconds: None,
+                quorum_s: None,
+                nodes: nodes.collect(),
+                domains: domains.into_values().collect(),
+                steps: Vec::new(),
+                limit: None,
+                stalls: Vec::new(),
+            },
+            weighed: None,
+            troubles: standing.clone(),
+            lessened: BTreeMap::new(),
+            closed: false,
+        }
+    }
+
+    fn node(&mut self, node: &NodeId) -> Option<&mut NodeRound> {
+        self.story.nodes.iter_mut().find(|of| of.node == *node)
+    }
+
+    fn domain(&mut self, domain: &DomainId) -> Option<&mut DomainStory> {
+        self.story
+            .domains
+            .iter_mut()
+            .find(|of| of.domain == *domain)
+    }
+
+    fn take(&mut self, past: &Past) {
+        let since = past.at - self.opened;
+        let number = self.story.round;
+        if !self.closed {
+            // After a restart the last opening counts, but an outcome may be all that is left of a life.
+            stand(&mut self.troubles, &past.event);
+        }
+        match &past.event {
+            Event::TrainingStarted { round, node } if *round == number => {
+                if let Some(node) = self.node(node) {
+                    node.began_s.get_or_insert(since);
+                }
+            }
+            Event::UpdateExported { round, node, .. } | Event::UpdateRestored { round, node }
+                if *round == number =>
+            {
+                if let Some(node) = self.node(node) {
+                    node.trained_s.get_or_insert(since);
+                }
+            }
+            Event::Reported { round, node, .. } if *round == number => {
+                if let Some(node) = self.node(node) {
+                    node.reported_s.get_or_insert(since);
+                }
+                if let Some(domain) = self.domain(&node.domain()) {
+                    domain.reported_s = Some(since);
+                }
+            }
+            Event::TrainingFailed {
+                round,
+                node,
+                reason,
+            } if *round == number => {
+                let what = format!("training failed: {reason}");
+                self.troubles.insert(node.clone(), what);
+            }
+            Event::UpdateRefused {
+                round,
+                node,
+                reason,
+                ..
+            } if *round == number => {
+                self.troubles.insert(node.clone(), reason.clone());
+            }
+            Event::UpdateClipped {
+                round,
+                node,
+                factor,
+            } if *round == number => {
+                let what = format!("longer than the bound, made shorter by {factor:.3}");
+                self.lessen(node, what);
+            }
+            Event::Weighed { round, reasons, .. } if *round == number => {
+                self.weighed = Some(since);
+                for (node, reason) in reasons {
+                    self.lessen(node, format!("weighed less, {reason}"));
+                }
+            }
+            Event::QuorumReached { round } if *round == number => {
+                self.story.quorum_s.get_or_insert(since);
+            }
+            Event::Regrouped { round, domain, .. } if *round == number => {
+                if let Some(domain) = self.domain(domain) {
+                    domain.regrouped += 1;
+                }
+            }
+            Event::Acknowledged { round, domain, .. } if *round == number => {
+                if let Some(domain) = self.domain(domain) {
+                    domain.acknowledged_s = Some(since);
+                }
+            }
+            Event::DomainDropped {
+                round,
+                domain,
+                reason,
+            } if *round == number => {
+                if let Some(domain) = self.domain(domain) {
+                    domain.dropped.clone_from(reason);
+                }
+            }
+            Event::Stalled {
+                round,
+                domain,
+                chain,
+            } if *round == number => {
+                let chain = chain.join(" -> ");
+                self.story.stalls.push(format!("{domain}: {chain}"));
+            }
+            Event::LateAnswered { round, from } if *round == number => {
+                let from = self.story.nodes.iter().find(|of| of.node.as_str() == from);
+                if let Some(node) = from.map(|of| of.node.clone()) {
+                    let closed = self.story.seconds;
+                    let after =
+                        closed.map(|closed| format!("{:.1} s after its end", since - closed));
+                    let after = after.unwrap_or_else(|| "after the gate".to_owned());
+                    let what = format!("its word came {after}");
+                    self.troubles.insert(node, what);
+                }
+            }
+            Event::Round(record) if record.round == number && !self.closed => {
+                self.closed = true;
+                self.story.seconds = Some(since);
+                self.story.record = Some(record.clone());
+            }
+            _ => {}
+        }
+    }
+
+    fn lessen(&mut self, node: &NodeId, what: String) {
+        let before = self.lessened.entry(node.clone()).or_default();
+        if !before.is_empty() {
+            before.push_str("; ");
+        }
+        before.push_str(&what);
+    }
+
+    fn finish(mut self) -> RoundStory {
+        let mut nodes = std::mem::take(&mut self.story.nodes);
+        for node in &mut nodes {
+            (node.fate, node.why) = self.fate(node);
+        }
+        self.story.nodes = nodes;
+        if self
+            .story
+            .record
+            .as_ref()
+            .is_some_and(RoundRecord::is_committed)
+        {
+            self.story.steps = self.steps();
+            let longest = |a: &&Share, b: &&Share| a.seconds.total_cmp(&b.seconds);
+            self.story.limit = self.story.steps.iter().max_by(longest).cloned();
+        }
+        self.story
+    }
+
+    fn fate(&self, node: &NodeRound) -> (Fate, String) {
+        let id = &node.node;
+        let trouble = || self.troubles.get(id).cloned();
+        let Some(record) = &self.story.record else {
+            return (Fate::Open, trouble().unwrap_or_default());
+        };
+        if record.counted.contains(id) {
+            return match self.lessened.get(id) {
+                Some(why) => (Fate::Lessened, why.clone()),
+                None => (Fate::Counted, String::new()),
+            };
+        }
+        if let Some((_, reason)) = record.refused.iter().find(|(of, _)| of == id) {
+            return (Fate::Refused, reason.clone());
+        }
+        let domain = self
+            .story
+            .domains
+            .iter()
+            .find(|of| of.domain == id.domain());
+        let dropped = domain.map(|domain| domain.dropped.clone());
+        let dropped = dropped.filter(|reason| !reason.is_empty());
+        let dropped = dropped.map(|reason| format!("its domain was out of the round: {reason}"));
+        let stage = || match (node.began_s, node.trained_s, node.reported_s) {
+            (_, _, Some(at)) => format!(
+                "it reported after {at:.1} s, but was in no sum of its domain's that came in time"
+            ),
+            (_, Some(at), None) => {
+                format!("its update was ready after {at:.1} s, but no report of it came in time")
+            }
+            (Some(at), None, None) => {
+                format!("it began to train after {at:.1} s and had not ended when the round closed")
+            }
+            (None, None, None) => "no report of it came before the round closed".to_owned(),
+        };
+        let why = trouble().or(dropped).unwrap_or_else(stage);
+        match record.state {
+            RoundState::Aborted if !record.late.contains(id) => (Fate::Void, record.reason.clone()),
+            _ => (Fate::Late, why),
+        }
+    }
+
+    /// Along the last of each: who counts and reported last, the domain whose sum came last.
+    fn steps(&self) -> Vec<Share> {
+        let mut steps = Vec::new();
+        let mut at = 0.0;
+        let mut until = |end: Option<f64>, step, whom: &str| {
+            let Some(end) = end else { return };
+            steps.push(Share {
+                step,
+                whom: whom.to_owned(),
+                seconds: (end - at).max(0.0),
+            });
+            at = f64::max(at, end);
+        };
+        let counts = |node: &&NodeRound| matches!(node.fate, Fate::Counted | Fate::Lessened);
+        let counted = self.story.nodes.iter().filter(counts);
+        let later = |a: &Option<f64>, b: &Option<f64>| a.partial_cmp(b).expect("times are numbers");
+        if let Some(last) = counted.max_by(|a, b| later(&a.reported_s, &b.reported_s)) {
+            let name = last.node.as_str();
+            match (last.began_s, last.trained_s) {
+                (Some(_), Some(_)) => {
+                    until(last.began_s, Step::HandOut, name);
+                    until(last.trained_s, Step::Compute, name);
+                    until(last.reported_s, Step::Report, name);
+                }
+                _ => until(last.reported_s, Step::HandOutToReport, name),
+            }
+        }
+        let waits = self.story.nodes.iter();
+        let late: Vec<&str> = waits
+            .filter(|node| node.fate == Fate::Late)
+            .map(|node| node.node.as_str())
+            .collect();
+        until(self.weighed, Step::Waiting, &late.join(", "));
+        let domains = self.story.domains.iter();
+        if let Some(last) = domains.max_by(|a, b| later(&a.acknowledged_s, &b.acknowledged_s)) {
+            until(
+                last.acknowledged_s,
+                Step::Contribution,
+                last.domain.as_str(),
+            );
+        }
+        until(self.story.seconds, Step::Closing, "");
+        steps
+    }
+}
