@@ -74,7 +74,21 @@ struct Sight {
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     sights: VecDeque<Sight>,
+    seen: Option<Seen>,
     resets: u64,
+}
+
+/// What all sights say together, at the moment of the newest.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    at: Micros,
+    /// On the line through them.
+    offset: f64,
+    rate: f64,
+    /// The shortest round trip.
+    shortest: f64,
+    /// Between which offsets the truth lies, whatever the path did.
+    limits: (f64, f64),
 }
 
 impl Filter {
@@ -91,12 +105,14 @@ impl Filter {
         if self.contradicts(&sight) {
             // The peer's clock is another one now, or one of the two was set.
             self.sights.clear();
+            self.seen = None;
             self.resets += 1;
         }
         if self.sights.len() == SIGHTS {
             self.sights.pop_front();
         }
         self.sights.push_back(sight);
+        self.seen = self.look(sight.at);
     }
 
     /// How often everything had to be forgotten because a clock had jumped.
@@ -106,22 +122,42 @@ impl Filter {
 
     /// What is known now; nothing before the first exchange.
     pub fn estimate(&self, now: Micros) -> Option<Estimate> {
-        // The peer's clock measured part of each round trip: with its rate known, the excesses are.
-        let (_, rate, _) = self.line(now, 0.0)?;
-        let (offset, rate, shortest) = self.line(now, rate)?;
-        let (low, high) = self.limits(now);
+        let seen = self.seen?;
+        let (low, high) = seen.limits(now);
+        let offset = seen.offset + seen.rate * signed(now, seen.at);
         let offset = offset.clamp(low, high);
         let bound = (high - offset).max(offset - low) + 1.0;
         Some(Estimate {
             offset_us: offset.round() as i64,
-            rate_ppm: rate * 1e6,
+            rate_ppm: seen.rate * 1e6,
             bound: Duration::from_micros(bound.ceil() as u64),
-            round_trip: Duration::from_micros(shortest as u64),
+            round_trip: Duration::from_micros(seen.shortest as u64),
         })
     }
 
-    /// The weighted line through all sights: its value now and its slope; and the shortest round trip.
-    fn line(&self, now: Micros, rate: f64) -> Option<(f64, f64, f64)> {
+    /// Once an exchange, so that asking costs nothing.
+    fn look(&self, at: Micros) -> Option<Seen> {
+        // The peer's clock measured part of each round trip: with its rate known, the excesses are.
+        let (_, rate, _) = self.line(at, 0.0)?;
+        let (offset, rate, shortest) = self.line(at, rate)?;
+        let limits = self.sights.iter().map(|sight| {
+            let spread = sight.spread(at);
+            (sight.offset - spread, sight.offset + spread)
+        });
+        let limits = limits.fold((f64::MIN, f64::MAX), |(low, high), (least, most)| {
+            (low.max(least), high.min(most))
+        });
+        Some(Seen {
+            at,
+            offset,
+            rate,
+            shortest,
+            limits,
+        })
+    }
+
+    /// The weighted line through all sights: its value at a moment and its slope; and the shortest round trip.
+    fn line(&self, at: Micros, rate: f64) -> Option<(f64, f64, f64)> {
         let round_trips = self.sights.iter().map(|sight| sight.round_trip(rate));
         let mut round_trips: Vec<f64> = round_trips.collect();
         round_trips.sort_unstable_by(f64::total_cmp);
@@ -133,7 +169,7 @@ impl Filter {
         let origin = self.sights.back()?.offset;
         let (mut w, mut wx, mut wxx, mut wy, mut wxy) = (0.0, 0.0, 0.0, 0.0, 0.0);
         for sight in &self.sights {
-            let x = signed(sight.at, now);
+            let x = signed(sight.at, at);
             let y = sight.offset - origin;
             // Equally likely anywhere within half of the excess.
             let excess = sight.round_trip(rate) - shortest + floor;
@@ -151,22 +187,20 @@ impl Filter {
         Some((origin + (wy - slope * wx) / w, slope, shortest))
     }
 
-    /// Between which offsets the truth lies, whatever the path did.
-    fn limits(&self, now: Micros) -> (f64, f64) {
-        let limits = self.sights.iter().map(|sight| {
-            let spread = sight.spread(now);
-            (sight.offset - spread, sight.offset + spread)
-        });
-        limits.fold((f64::MIN, f64::MAX), |(low, high), (least, most)| {
-            (low.max(least), high.min(most))
-        })
-    }
-
     /// Whether no offset of two sound clocks explains this sight and those before it.
     fn contradicts(&self, sight: &Sight) -> bool {
-        let (low, high) = self.limits(sight.at);
+        let limits = self.seen.map(|seen| seen.limits(sight.at));
+        let (low, high) = limits.unwrap_or((f64::MIN, f64::MAX));
         let spread = sight.spread(sight.at);
         sight.offset + spread < low || sight.offset - spread > high
+    }
+}
+
+impl Seen {
+    /// The limits some time later: two clocks drift apart.
+    fn limits(&self, now: Micros) -> (f64, f64) {
+        let drift = signed(now, self.at).abs() * RATE_MAX;
+        (self.limits.0 - drift, self.limits.1 + drift)
     }
 }
 
