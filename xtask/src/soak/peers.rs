@@ -17,8 +17,10 @@ const ENVIRONMENTS: &str = "target/peers";
 /// Builds what is measured: the product itself, without what is planted for tests.
 ///
 /// # Errors
-/// It does not compile.
+/// It does not compile, or nothing can have a network of its own here.
 pub fn build(root: &Path) -> Result<()> {
+    measured(root, &["true".into()])
+        .context("a network of its own: run it as root, with iproute2")?;
     let mut command = Command::new(cargo());
     command.args(["build", "--release", "--package", "tombolo", "--bin"]);
     finish(command.arg("tombolo").current_dir(root))
@@ -110,10 +112,7 @@ fn measured(root: &Path, command: &[OsString]) -> Result<Vec<Figures>> {
         .output()
         .context("a shell does not start")?;
     if !output.status.success() {
-        bail!(
-            "it ended with {}; a network of its own takes root and iproute2",
-            output.status
-        );
+        bail!("it ended with {}: its last words are above", output.status);
     }
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(text.lines().filter_map(figures).collect())
