@@ -2,9 +2,15 @@
 //!
 //! A proof is a test that prints what it found as lines of JSON. What it is to do comes from variables in its environment; one that is set
 //! already wins over what stands here, and is named in the results. A proof that fails changes nothing.
+//!
+//! What runs other programs beside Tombolo is no test, and stands in a list of its own.
 
+mod peers;
 mod results;
+mod rivals;
+mod serializers;
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -153,14 +159,85 @@ const PROOFS: &[Proof] = &[
     },
 ];
 
+/// A proof that is a function of this program: it runs others beside Tombolo, which a test has no business to need.
+struct Comparison {
+    name: &'static str,
+    shows: &'static str,
+    variables: Variables,
+    /// Builds and installs what it needs: how long that takes says nothing.
+    prepare: fn(&Path) -> Result<()>,
+    /// Measures. It fails when a result of ours is wrong; a ratio that is missed is told.
+    lines: fn(&Path, &Settings) -> Result<Vec<Figures>>,
+}
+
+const COMPARISONS: &[Comparison] = &[
+    Comparison {
+        name: "rivals",
+        shows: "A round without training on loopback beside Flower's and NVFlare's: ours with TLS and a durable commit. Then what was aimed at, and whether it holds.",
+        variables: rivals::VARIABLES,
+        prepare: rivals::prepare,
+        lines: rivals::lines,
+    },
+    Comparison {
+        name: "serializers",
+        shows: "A gradient of `f32` into bytes and out again, by what users have in Python and by ours; one thread, and every result is right.",
+        variables: serializers::VARIABLES,
+        prepare: serializers::prepare,
+        lines: serializers::lines,
+    },
+];
+
+/// Names from the environment, and what they are without it.
+type Variables = &'static [(&'static str, &'static str)];
+
+/// The variables of a proof, as set by hand or as usual.
+struct Settings(Variables);
+
+impl Settings {
+    /// A list of whole numbers above 0.
+    ///
+    /// # Errors
+    /// There is another word in it, or none.
+    fn numbers(&self, name: &str) -> Result<Vec<u64>> {
+        let usual = self.0.iter().find(|(other, _)| *other == name);
+        let usual = usual.map(|(_, usual)| (*usual).to_owned());
+        let text = value(name).or(usual).unwrap_or_default();
+        let numbers: Result<Vec<u64>, _> = text.split_whitespace().map(str::parse).collect();
+        match numbers {
+            Ok(numbers) if !numbers.is_empty() && !numbers.contains(&0) => Ok(numbers),
+            _ => bail!("{name}={text:?}: expected whole numbers above 0"),
+        }
+    }
+
+    /// One of them.
+    ///
+    /// # Errors
+    /// There are others beside it, or as for many.
+    fn number(&self, name: &str) -> Result<u64> {
+        match self.numbers(name)?[..] {
+            [number] => Ok(number),
+            ref numbers => bail!("{name}: expected one number, found {}", numbers.len()),
+        }
+    }
+}
+
+fn every_name() -> Vec<&'static str> {
+    let proofs = PROOFS.iter().map(|proof| proof.name);
+    let comparisons = COMPARISONS.iter().map(|comparison| comparison.name);
+    proofs.chain(comparisons).collect()
+}
+
 /// Says what there is.
 pub fn list() {
-    for proof in PROOFS {
-        let numbers = proof.variables.iter();
+    let proofs = PROOFS.iter().map(|it| (it.name, it.shows, it.variables));
+    let comparisons = COMPARISONS.iter();
+    let comparisons = comparisons.map(|it| (it.name, it.shows, it.variables));
+    for (name, shows, variables) in proofs.chain(comparisons) {
+        let numbers = variables.iter();
         let numbers: Vec<String> = numbers
             .map(|(name, value)| format!("{name}={value}"))
             .collect();
-        println!("{:<10} {} {}", proof.name, proof.shows, numbers.join(" "));
+        println!("{name:<11} {shows} {}", numbers.join(" "));
     }
 }
 
@@ -169,19 +246,62 @@ pub fn list() {
 /// # Errors
 /// There is no such proof, or one fails; those after it are not begun.
 pub fn run(root: &Path, names: &[&str]) -> Result<()> {
-    let known = |name: &&&str| PROOFS.iter().any(|proof| proof.name == **name);
-    if let Some(unknown) = names.iter().find(|name| !known(name)) {
+    let order = every_name();
+    if let Some(unknown) = names.iter().find(|name| !order.contains(name)) {
         bail!("there is no proof {unknown:?}: see cargo xtask soak --list");
     }
-    let wanted = |proof: &&Proof| names.is_empty() || names.contains(&proof.name);
-    for proof in PROOFS.iter().filter(wanted) {
-        let section = proof
-            .run(root)
-            .with_context(|| format!("the proof {:?}", proof.name))?;
-        let order: Vec<&str> = PROOFS.iter().map(|proof| proof.name).collect();
+    let wanted = |name: &str| names.is_empty() || names.contains(&name);
+    for proof in PROOFS.iter().filter(|proof| wanted(proof.name)) {
+        let section = proof.run(root);
+        let section = section.with_context(|| format!("the proof {:?}", proof.name))?;
+        results::write(root, &section, &order)?;
+    }
+    for comparison in COMPARISONS.iter().filter(|it| wanted(it.name)) {
+        let section = comparison.run(root);
+        let section = section.with_context(|| format!("the proof {:?}", comparison.name))?;
         results::write(root, &section, &order)?;
     }
     Ok(())
+}
+
+/// The command that does a proof again, with what was set by hand.
+fn command(name: &str, variables: &[(&str, &str)]) -> String {
+    let changed = |(name, usual): &&(&str, &str)| value(name).is_some_and(|set| set != *usual);
+    let mut command: String = variables
+        .iter()
+        .filter(changed)
+        .map(|(name, _)| assignment(name, &value(name).unwrap_or_default()))
+        .collect();
+    command.push_str("cargo xtask soak ");
+    command.push_str(name);
+    command
+}
+
+fn assignment(name: &str, value: &str) -> String {
+    match value.contains(' ') {
+        true => format!("{name}='{value}' "),
+        false => format!("{name}={value} "),
+    }
+}
+
+impl Comparison {
+    fn run(&self, root: &Path) -> Result<Section> {
+        let commit = results::commit(root)?;
+        (self.prepare)(root)?;
+        let began = now();
+        let lines = (self.lines)(root, &Settings(self.variables))?;
+        for line in &lines {
+            println!("{}", Value::Object(line.clone()));
+        }
+        Ok(Section {
+            name: self.name,
+            shows: self.shows,
+            command: command(self.name, self.variables),
+            commit,
+            elapsed: now().saturating_duration_since(began),
+            lines,
+        })
+    }
 }
 
 impl Proof {
@@ -209,28 +329,16 @@ impl Proof {
         Ok(Section {
             name: self.name,
             shows: self.shows,
-            command: self.command(),
+            command: command(self.name, self.variables),
             commit,
             elapsed: now().saturating_duration_since(began),
             lines,
         })
     }
 
-    /// The command that does it again, with what was set by hand.
-    fn command(&self) -> String {
-        let changed = |(name, usual): &&(&str, &str)| value(name).is_some_and(|set| set != *usual);
-        let changed = self.variables.iter().filter(changed);
-        let mut command: String = changed
-            .map(|(name, _)| format!("{name}={} ", value(name).unwrap_or_default()))
-            .collect();
-        command.push_str("cargo xtask soak ");
-        command.push_str(self.name);
-        command
-    }
-
     /// `cargo test` of its target in one profile.
     fn cargo(&self, root: &Path, release: bool) -> Command {
-        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let mut command = Command::new(cargo());
         command.arg("test");
         if release {
             command.arg("--release");
@@ -286,6 +394,18 @@ fn figures(line: &str) -> Option<Figures> {
     Some(found)
 }
 
+fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// The fields of what was written as an object.
+fn object(value: Value) -> Figures {
+    match value {
+        Value::Object(object) => object,
+        _ => Figures::new(),
+    }
+}
+
 fn value(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
@@ -321,8 +441,27 @@ mod tests {
 
     #[test]
     fn each_proof_has_a_name_of_its_own() {
-        for (index, proof) in PROOFS.iter().enumerate() {
-            assert!(!PROOFS[..index].iter().any(|other| other.name == proof.name));
+        let names = every_name();
+        for (index, name) in names.iter().enumerate() {
+            assert!(!names[..index].contains(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_setting_is_whole_numbers_and_anything_else_is_refused_by_name() {
+        let numbers = |usual| Settings(usual).numbers("TOMBOLO_OF_A_TEST_ALONE");
+        let found = numbers(&[("OTHER", "9"), ("TOMBOLO_OF_A_TEST_ALONE", "2 4 8")]);
+        assert_eq!(found.unwrap(), [2, 4, 8]);
+        let number = |usual| Settings(usual).number("TOMBOLO_OF_A_TEST_ALONE");
+        assert_eq!(number(&[("TOMBOLO_OF_A_TEST_ALONE", "3")]).unwrap(), 3);
+        assert!(number(&[("TOMBOLO_OF_A_TEST_ALONE", "3 4")]).is_err());
+        for bad in [
+            &[("TOMBOLO_OF_A_TEST_ALONE", "2 x")] as Variables,
+            &[("TOMBOLO_OF_A_TEST_ALONE", "2 0")],
+            &[("TOMBOLO_OF_A_TEST_ALONE", "")],
+        ] {
+            let error = numbers(bad).unwrap_err().to_string();
+            assert!(error.starts_with("TOMBOLO_OF_A_TEST_ALONE="), "{error}");
         }
     }
 }

@@ -6,10 +6,11 @@ use super::Setup;
 use crate::checkpoint::{Loaded, SharedOuter};
 use crate::slab::{Slab, SlabMut};
 use tombolo_core::coordinator::{Committed, Outcome};
+use tombolo_core::fold::Squares;
 use tombolo_core::outer::{self, OuterOptimizer};
 use tombolo_core::outline::Outline;
 use tombolo_core::staleness::Past;
-use tombolo_core::tensor::Hash;
+use tombolo_core::tensor::{Hash, bytes_of};
 use tombolo_core::trainer::{Evaluation, Trainer};
 
 /// What the work uses from round to round.
@@ -124,7 +125,8 @@ pub(super) fn compute(
     // In the place of the step: what travels is the model, so nobody needs the step any more.
     let mut next = mean;
     outer::adopt(&mut next, model);
-    if !next.iter().all(|parameter| parameter.is_finite()) {
+    let weight_norm = norm(&next);
+    if !weight_norm.is_finite() {
         return Err(
             "the outer step would make the model not finite; lower the outer learning rate".into(),
         );
@@ -142,7 +144,6 @@ pub(super) fn compute(
         accuracy: evaluation.accuracy,
         loss: evaluation.loss,
     };
-    let weight_norm = norm(&next);
     Ok(Computed {
         next: next.freeze(),
         outline,
@@ -165,10 +166,9 @@ fn evaluate(trainer: &mut dyn Trainer, model: &[f32]) -> Result<Evaluation, Stri
     Ok(evaluation)
 }
 
+/// The L2 norm. Not finite exactly if a parameter is not.
 pub(super) fn norm(model: &[f32]) -> f64 {
-    model
-        .iter()
-        .map(|parameter| f64::from(*parameter) * f64::from(*parameter))
-        .sum::<f64>()
-        .sqrt()
+    let mut squares = Squares::default();
+    squares.add(bytes_of(model));
+    squares.sum().sqrt()
 }

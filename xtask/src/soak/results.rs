@@ -148,6 +148,7 @@ fn spaced(name: &str) -> String {
 
 fn cell(value: &Value) -> String {
     match value {
+        Value::Null => String::new(),
         Value::String(text) => text.replace('|', "\\|"),
         Value::Number(number) => match number.as_u64() {
             Some(whole) => grouped(whole),
