@@ -566,7 +566,12 @@ fn forget_addresses(plan: &Plan, nodes: &BTreeSet<NodeId>) -> Result<(), Federat
 /// Records an event, if this process is the one that does.
 fn record(recorder: &Mutex<Option<Recorder>>, plan: &Plan, at: Micros, event: &Event) {
     let mut recorder = recorder.lock().unwrap_or_else(PoisonError::into_inner);
-    if matches!(event, Event::CoordinatorPromoted { .. }) && recorder.is_none() {
+    // One that was promoted in an earlier life says so by what it does.
+    let coordinates = matches!(
+        event,
+        Event::CoordinatorPromoted { .. } | Event::RoundOpened { .. }
+    );
+    if coordinates && recorder.is_none() {
         let started = Recorder::start(folder_events(plan));
         let started =
             started.inspect_err(|error| tracing::error!(%error, "events are not recorded"));

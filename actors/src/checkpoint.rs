@@ -305,8 +305,8 @@ pub struct State {
 
 /// What it takes.
 pub enum Message {
-    /// The last view, and nothing else: whose the store's rounds are.
-    Look(Reply<Result<Option<View>, CheckpointError>>),
+    /// Whose the store's rounds are, if anybody was promoted: the last view, and the run.
+    Look(Reply<Result<Option<(View, Option<Hash>)>, CheckpointError>>),
     /// Make the store this run's, or find that it is.
     Claim(Hash, Reply<Result<(), CheckpointError>>),
     /// Make this node the coordinator by the next view, if that one is it now; the answer also names the run.
@@ -392,7 +392,7 @@ impl Actor for Checkpoint {
 
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
         match message {
-            Message::Look(reply) => self.run(cx, 0, reply, Store::last_view, |_| {}),
+            Message::Look(reply) => self.run(cx, 0, reply, Store::look, |_| {}),
             Message::Claim(run, reply) => {
                 self.run(cx, 0, reply, move |store| store.claim(run), |_| {});
             }

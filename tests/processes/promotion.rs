@@ -59,6 +59,14 @@ fn a_standby_ends_the_run_of_a_coordinator_that_was_killed() {
     fleet.until_of("plant/gate", "rounds go on", |status| {
         ended(status) >= now + 3
     });
+    // Restarted, it is still the coordinator, of the run that it took over.
+    fleet.signal("plant/gate", Signal::KILL);
+    fleet.end("plant/gate");
+    fleet.begin("plant/gate");
+    let now = ended(&fleet.until_of("plant/gate", "it coordinates again", |_| true));
+    fleet.until_of("plant/gate", "rounds go on again", |status| {
+        ended(status) >= now.max(4) + 3
+    });
     fleet.begin("hq/gate");
     fleet.until_of("plant/gate", "hq/gate is back", |status| {
         let nodes = status["membership"]["nodes"].as_array().unwrap();

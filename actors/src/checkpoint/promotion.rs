@@ -41,6 +41,14 @@ impl Store {
         }
     }
 
+    /// The last view that was written down, if there is one, and the run that the store's probe names.
+    pub(super) fn look(&self) -> Result<Option<(View, Option<Hash>)>, CheckpointError> {
+        let Some(view) = self.last_view()? else {
+            return Ok(None);
+        };
+        Ok(Some((view, self.probe()?.map(|probe| probe.run))))
+    }
+
     /// Begins a term: whatever is written from now on bears it.
     pub(super) fn begin_term(&self) -> Result<(), CheckpointError> {
         self.check_acting()?;

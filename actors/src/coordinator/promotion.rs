@@ -51,15 +51,19 @@ impl Coordinator {
             if coordinator.setup.durable().acts.is_some() {
                 return;
             }
-            if let Ok(Ok(Some(view))) = &looked {
+            if let Ok(Ok(Some((view, _)))) = &looked {
                 coordinator.setup.durable().known = Some(view.coordinator.clone());
             }
             match looked {
-                Ok(Ok(Some(view))) if view.coordinator == me => {
+                Ok(Ok(Some((view, run)))) if view.coordinator == me => {
+                    if !is_first {
+                        // It was promoted in an earlier life. Only the first one's state folder says which run this is.
+                        coordinator.setup.durable().run = run;
+                    }
                     coordinator.set_acts(true);
                     coordinator.begin(cx);
                 }
-                Ok(Ok(Some(view))) if is_first => {
+                Ok(Ok(Some((view, _)))) if is_first => {
                     coordinator.step_down(&view.coordinator, view.epoch);
                 }
                 Ok(Ok(None)) if is_first => {
