@@ -13,6 +13,7 @@ mod tests;
 
 use thiserror::Error;
 
+pub(crate) use chronicle::OLD_MAX;
 pub use chronicle::{Chronicle, Past};
 pub use link::{LinkStory, link};
 pub use node::{Asked, NodeStory, node};
@@ -29,14 +30,6 @@ const INCIDENTS_MAX: usize = 40;
 /// Why nothing can be explained.
 #[derive(Debug, Error)]
 pub enum ExplainError {
-    /// The files.
-    #[error("{path} cannot be read: {reason}")]
-    Unreadable {
-        /// Which.
-        path: String,
-        /// Why.
-        reason: String,
-    },
     /// Nothing was recorded.
     #[error(
         "no events are recorded in {0}; name the state folder of a run with --state, or the topology's file"

@@ -1,6 +1,6 @@
 //! `tombolo explain round N | node NAME | link A B`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets};
@@ -68,27 +68,26 @@ impl Explain {
         }
     }
 
-    fn tell(&self, common: &Common, folder: &std::path::Path) -> Result<(), ExplainError> {
+    fn tell(&self, common: &Common, folder: &Path) -> Result<(), ExplainError> {
         let mut chronicle = Chronicle::open(folder)?;
-        match &self.what {
-            What::Round { round, .. } => {
-                let story = explain::round(&mut chronicle, *round)?;
-                print(common, &story, || show_round(&story));
-            }
-            What::Node { node, .. } => {
-                let story = explain::node(&mut chronicle, node)?;
-                print(common, &story, || show_node(&story));
-            }
-            What::Link { a, b, .. } => {
-                let story = explain::link(&mut chronicle, a, b)?;
-                print(common, &story, || show_link(&story));
-            }
+        let past = &mut chronicle;
+        let told =
+            match &self.what {
+                What::Round { round, .. } => explain::round(past, *round)
+                    .map(|story| print(common, &story, || show_round(&story))),
+                What::Node { node, .. } => explain::node(past, node)
+                    .map(|story| print(common, &story, || show_node(&story))),
+                What::Link { a, b, .. } => explain::link(past, a, b)
+                    .map(|story| print(common, &story, || show_link(&story))),
+            };
+        for damaged in chronicle.damaged() {
+            complain!("a part of the record is left out, {damaged}");
         }
         let unreadable = chronicle.unreadable();
         if unreadable > 0 {
             complain!("{unreadable} lines of the record are no events of this version");
         }
-        Ok(())
+        told
     }
 }
 
@@ -133,9 +132,9 @@ fn show_round(story: &explain::RoundStory) {
             "it was opened {openings} times: the coordinator was started anew; this is the last time"
         );
     }
-    if let Some(limit) = &story.limit {
-        let total: f64 = story.steps.iter().map(|step| step.seconds).sum();
-        let share = 100.0 * limit.seconds / total.max(f64::MIN_POSITIVE);
+    let total: f64 = story.steps.iter().map(|step| step.seconds).sum();
+    if let Some(limit) = story.limit.as_ref().filter(|_| total > 0.0) {
+        let share = 100.0 * limit.seconds / total;
         say!(
             "{share:.0} % of it was {}; {}",
             step(limit),

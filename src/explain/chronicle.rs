@@ -10,6 +10,9 @@ use tombolo_core::event::Event;
 
 use super::ExplainError;
 
+/// Compressed files that a recorder keeps.
+pub(crate) const OLD_MAX: u32 = 8;
+
 /// The longest line that is read; the recorder's are far shorter.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
@@ -35,6 +38,7 @@ pub struct Chronicle {
     life: u64,
     last: f64,
     unreadable: u64,
+    damaged: Vec<String>,
 }
 
 impl Chronicle {
@@ -44,10 +48,10 @@ impl Chronicle {
     /// There is nothing.
     pub fn open(folder: &Path) -> Result<Self, ExplainError> {
         let now = folder.join("events.jsonl");
-        let old = (1..).map(|number: u32| folder.join(format!("events.jsonl.{number}.sz")));
-        let mut files: Vec<PathBuf> = old.take_while(|path| path.exists()).collect();
-        files.reverse();
-        files.extend(now.exists().then_some(now));
+        let old = (1..=OLD_MAX).rev();
+        let old = old.map(|number| folder.join(format!("events.jsonl.{number}.sz")));
+        // Anything else might never end.
+        let files: Vec<PathBuf> = old.chain([now]).filter(|path| path.is_file()).collect();
         if files.is_empty() {
             return Err(ExplainError::Nothing(folder.display().to_string()));
         }
@@ -58,12 +62,18 @@ impl Chronicle {
             life: 0,
             last: 0.0,
             unreadable: 0,
+            damaged: Vec::new(),
         })
     }
 
     /// Lines so far that are no events of this version.
     pub fn unreadable(&self) -> u64 {
         self.unreadable
+    }
+
+    /// Files so far that could not be read to their end, and why.
+    pub fn damaged(&self) -> &[String] {
+        &self.damaged
     }
 
     fn line(&mut self) -> std::io::Result<Option<Vec<u8>>> {
@@ -93,18 +103,17 @@ impl Chronicle {
 }
 
 impl Iterator for Chronicle {
-    type Item = Result<Past, ExplainError>;
+    type Item = Past;
 
-    fn next(&mut self) -> Option<Self::Item> {
+    fn next(&mut self) -> Option<Past> {
         loop {
             let line = match self.line() {
                 Ok(line) => line?,
                 Err(error) => {
-                    (self.open, self.files) = (None, Vec::new().into_iter());
-                    return Some(Err(ExplainError::Unreadable {
-                        path: self.path.display().to_string(),
-                        reason: error.to_string(),
-                    }));
+                    self.open = None;
+                    let path = self.path.display();
+                    self.damaged.push(format!("{path}: {error}"));
+                    continue;
                 }
             };
             // The last line may be half written: a process was killed, or writes just now.
@@ -117,7 +126,7 @@ impl Iterator for Chronicle {
             }
             self.last = past.at;
             past.life = self.life;
-            return Some(Ok(past));
+            return Some(past);
         }
     }
 }

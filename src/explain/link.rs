@@ -34,17 +34,22 @@ pub struct LinkStory {
 /// Tells what was recorded of the link between two nodes.
 ///
 /// # Errors
-/// The record cannot be read, or never speaks of the two together.
+/// The record never speaks of the two together.
 pub fn link(
-    past: impl Iterator<Item = Result<Past, ExplainError>>,
+    past: impl Iterator<Item = Past>,
     a: &NodeId,
     b: &NodeId,
 ) -> Result<LinkStory, ExplainError> {
+    if a == b {
+        return Err(ExplainError::Unknown {
+            what: format!("a link from {a} to itself"),
+            known: "name its two ends".to_owned(),
+        });
+    }
     let (mut up, mut down, mut refused, mut suspected, mut lost) = (0, 0, 0, 0, 0);
     let mut silent = 0;
     let mut incidents = Incidents::default();
     for past in past {
-        let past = past?;
         let Some((node, peer, what)) = between(&past.event) else {
             continue;
         };

@@ -67,11 +67,8 @@ impl Mean {
 /// Tells what was recorded of a node.
 ///
 /// # Errors
-/// The record cannot be read, or never speaks of that node.
-pub fn node(
-    past: impl Iterator<Item = Result<Past, ExplainError>>,
-    node: &NodeId,
-) -> Result<NodeStory, ExplainError> {
+/// The record never speaks of that node.
+pub fn node(past: impl Iterator<Item = Past>, node: &NodeId) -> Result<NodeStory, ExplainError> {
     let mut story = NodeStory {
         node: node.clone(),
         asked: Asked::default(),
@@ -89,7 +86,6 @@ pub fn node(
     let mut lessened = false;
     let mut known = BTreeSet::new();
     for past in past {
-        let past = past?;
         if let Some((by, peer, what)) = between(&past.event) {
             // That links come up is no news.
             if peer == node && !matches!(past.event, Event::LinkUp { .. }) {

@@ -133,17 +133,13 @@ struct Draft {
 /// Tells what was recorded of a round, of its last opening if there are several.
 ///
 /// # Errors
-/// The record cannot be read, or the round is not in it.
-pub fn round(
-    past: impl Iterator<Item = Result<Past, ExplainError>>,
-    number: Round,
-) -> Result<RoundStory, ExplainError> {
+/// The round is not in the record.
+pub fn round(past: impl Iterator<Item = Past>, number: Round) -> Result<RoundStory, ExplainError> {
     let mut draft: Option<Draft> = None;
     let (mut first, mut last) = (None, 0);
     // Who is in trouble when the round is opened.
     let mut standing: BTreeMap<NodeId, String> = BTreeMap::new();
     for past in past {
-        let past = past?;
         if let Event::RoundOpened { round, .. } = &past.event {
             first.get_or_insert(*round);
             last = last.max(*round);

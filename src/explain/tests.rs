@@ -11,7 +11,7 @@ fn n(name: &str) -> NodeId {
 }
 
 /// What is recorded at those seconds, read from a file as a user's is.
-fn chronicle(events: Vec<(f64, Event)>) -> impl Iterator<Item = Result<Past, ExplainError>> {
+fn chronicle(events: Vec<(f64, Event)>) -> impl Iterator<Item = Past> {
     let folder = tempfile::tempdir().unwrap();
     let lines = events.into_iter().map(|(at, event)| {
         let life = 0;
@@ -386,7 +386,35 @@ fn lines_that_are_no_events_are_counted_and_skipped() {
         format!("{good}\n{{\"event\":\"from_tomorrow\"}}\n\u{1b}[31m\n{good}\n{{\"event\":\"quo");
     std::fs::write(folder.path().join("events.jsonl"), text).unwrap();
     let mut chronicle = Chronicle::open(folder.path()).unwrap();
-    let read: Vec<Past> = chronicle.by_ref().map(Result::unwrap).collect();
+    let read: Vec<Past> = chronicle.by_ref().collect();
     assert_eq!(read.len(), 2);
     assert_eq!(chronicle.unreadable(), 3);
+}
+
+/// One file that rotted hides what is in it, and nothing else; a pipe has no end.
+#[test]
+fn a_damaged_file_is_named_and_the_others_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = |round| serde_json::to_string(&Event::QuorumReached { round }).unwrap() + "\n";
+    let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
+    let compressed = |text: &str| {
+        let mut writer = snap::write::FrameEncoder::new(Vec::new());
+        std::io::Write::write_all(&mut writer, text.as_bytes()).unwrap();
+        writer.into_inner().unwrap()
+    };
+    write("events.jsonl.4.sz", &compressed(&line(1)));
+    let mut rotten = compressed(&line(2));
+    let last = rotten.len() - 1;
+    rotten[last] ^= 1;
+    write("events.jsonl.2.sz", &rotten);
+    write("events.jsonl", line(3).as_bytes());
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    let pipe = folder.path().join("events.jsonl.1.sz");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let mut chronicle = Chronicle::open(folder.path()).unwrap();
+    let rounds: Vec<Event> = chronicle.by_ref().map(|past| past.event).collect();
+    let expected = [1, 3].map(|round| Event::QuorumReached { round });
+    assert_eq!(rounds, expected);
+    assert_eq!(chronicle.damaged().len(), 1);
+    assert!(chronicle.damaged()[0].contains("events.jsonl.2.sz"));
 }

@@ -13,16 +13,13 @@ use std::thread::JoinHandle;
 use tombolo_core::event::Event;
 use tombolo_core::time::Micros;
 
-use crate::explain::Past;
+use crate::explain::{OLD_MAX, Past};
 
 /// Events that may wait for the disk; beyond that they are counted and left out, since a slow disk must not slow a round.
 const WAITING_MAX: usize = 16 * 1024;
 
 /// The file's size beyond which it is compressed and begun anew.
 const BYTES_MAX: u64 = 16 << 20;
-
-/// Compressed files kept.
-const OLD_MAX: u32 = 8;
 
 /// The writer's thread.
 #[derive(Debug)]
@@ -102,7 +99,13 @@ fn write(
 ) -> io::Result<()> {
     let mut size = file.metadata().map_or(0, |metadata| metadata.len());
     let mut file = BufWriter::new(file);
-    while let Ok(Some(past)) = receiver.recv() {
+    loop {
+        let waiting = receiver.try_recv().or_else(|_| {
+            // What has happened can be read while it goes on, and outlives a kill.
+            file.flush()?;
+            receiver.recv().map_err(io::Error::other)
+        });
+        let Ok(Some(past)) = waiting else { break };
         if size > bytes_max {
             file.flush()?;
             rotate(path)?;
@@ -113,9 +116,6 @@ fn write(
         line.push(b'\n');
         size += line.len() as u64;
         file.write_all(&line)?;
-        if matches!(past.event, Event::Round(_) | Event::Finished(_)) {
-            file.flush()?;
-        }
     }
     let missing = left_out.load(Ordering::Relaxed);
     if missing > 0 {
@@ -132,9 +132,12 @@ fn rotate(path: &Path) -> io::Result<()> {
             std::fs::rename(old(number), old(number + 1))?;
         }
     }
-    let mut compressed = snap::write::FrameEncoder::new(File::create(old(1))?);
+    // Whole, or not there at all.
+    let half = path.with_extension("jsonl.sz.tmp");
+    let mut compressed = snap::write::FrameEncoder::new(File::create(&half)?);
     io::copy(&mut File::open(path)?, &mut compressed)?;
-    compressed.flush()
+    compressed.flush()?;
+    std::fs::rename(half, old(1))
 }
 
 #[cfg(test)]
@@ -163,7 +166,7 @@ mod tests {
         assert!(!path.with_extension("jsonl.9.sz").exists());
         let chronicle = Chronicle::open(folder.path()).unwrap();
         let rounds: Vec<u64> = chronicle
-            .map(|past| match past.unwrap() {
+            .map(|past| match past {
                 Past {
                     at,
                     life: 0,
@@ -178,5 +181,18 @@ mod tests {
             rounds.iter().copied().eq(first..2000),
             "the rest is complete and in order"
         );
+    }
+
+    /// What has happened can be read before a round ends, and outlives a kill of this process.
+    #[test]
+    fn nothing_waits_in_memory_while_nothing_happens() {
+        let folder = tempfile::tempdir().unwrap();
+        let recorder = Recorder::start(folder.path().join("events.jsonl")).unwrap();
+        let event = Event::QuorumReached { round: 7 };
+        recorder.sender().record(Micros(5), &event);
+        let written = || Chronicle::open(folder.path()).unwrap().count() == 1;
+        let waited = (0..1_000_000).any(|_| written() || (std::thread::yield_now(), false).1);
+        assert!(waited, "it is not on the disk");
+        recorder.close();
     }
 }
