@@ -10,12 +10,14 @@
 //! ```
 //!
 //! A state is written and synchronised first, then the record that names it: a crash between the two leaves an orphan, which the next load
-//! removes. Files are read, written whole, created if absent, listed and removed, nothing else: what every object store can do as well. All
-//! IO runs off the arbiters.
+//! removes. Every JSON file carries its own hash but the manifest, whose every member is compared with the record or with what it names.
+//! Files are read, written whole, created if absent, listed and removed, nothing else: what every object store can do as well. All IO runs
+//! off the arbiters.
 
 mod notes;
 mod probe;
 mod promotion;
+mod sealed;
 mod state;
 mod store;
 mod survey;
@@ -428,14 +430,14 @@ impl Actor for Checkpoint {
     }
 }
 
-fn json<T: serde::de::DeserializeOwned>(
+fn json<T: Serialize + serde::de::DeserializeOwned>(
     files: &dyn Files,
     path: &str,
 ) -> Result<T, CheckpointError> {
     let bytes = files
         .read(path)
         .map_err(|error| files_error(path, &error))?;
-    serde_json::from_slice(&bytes).map_err(|error| damaged(path, error.to_string()))
+    sealed::open(&bytes).map_err(|reason| damaged(path, reason))
 }
 
 fn damaged(path: &str, reason: String) -> CheckpointError {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::promotion::Shared;
 use super::{
     CheckpointError, CommitRecord, FORMAT, Found, Loaded, State, Tally, damaged, files_error, json,
-    state,
+    sealed, state,
 };
 use crate::env::Files;
 use crate::slab::Pool;
@@ -259,7 +259,7 @@ impl Store {
             state,
             tally,
         };
-        let bytes = serde_json::to_vec_pretty(&commit).expect("a record is plain data");
+        let bytes = sealed::seal(&commit);
         match self.files.create(&path, &bytes) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -326,9 +326,11 @@ impl Store {
 
     /// Whether a round's record names a state.
     fn named(&self) -> impl Fn(Round, &str) -> bool {
-        |round, name| {
-            let record = self.record(round).ok();
-            record.is_some_and(|record| record.state.as_deref() == Some(name))
+        |round, name| match self.record(round) {
+            Ok(record) => record.state.as_deref() == Some(name),
+            Err(CheckpointError::Missing { .. }) => false,
+            // It may.
+            Err(_) => true,
         }
     }
 
