@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 /// How long a writer at the other end of a pipe may be silent. Whoever makes a file on the way is quicker.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
@@ -35,6 +36,27 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
         .read(true)
         .custom_flags(flags.bits().cast_signed())
         .open(path)
+}
+
+/// Opens a file of our own, as asked for; what is none (a pipe, a device, a folder) is refused, and nothing is waited for.
+///
+/// # Errors
+/// `InvalidInput` if it is something else than a regular file, or what the system says.
+pub(crate) fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = options.custom_flags(flags.bits().cast_signed()).open(path);
+    let is_regular = match &file {
+        Ok(file) => file.metadata()?.is_file(),
+        // A pipe that nobody reads, or a socket.
+        Err(error) => error.raw_os_error() != Some(Errno::NXIO.raw_os_error()),
+    };
+    match is_regular {
+        true => file,
+        false => Err(io::Error::new(
+            ErrorKind::InvalidInput,
+            "it is no regular file; move it away",
+        )),
+    }
 }
 
 /// The whole of a file of at most `bytes_max` bytes.
@@ -110,6 +132,34 @@ mod tests {
         writer.write_all(b"whole").unwrap();
         drop(writer);
         assert_eq!(read_open(&reader, 100).unwrap(), b"whole");
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_however_it_is_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+        rustix::fs::mknodat(rustix::fs::CWD, path("pipe"), kind, mode, 0).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", path("zeros")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+        let mut reading = OpenOptions::new();
+        let mut writing = OpenOptions::new();
+        let mut adding = OpenOptions::new();
+        reading.read(true);
+        writing.write(true).create(true).truncate(true);
+        adding.append(true).create(true);
+        for options in [&mut reading, &mut writing, &mut adding] {
+            for name in ["pipe", "zeros", "socket"] {
+                let refused = open_regular(&path(name), options).unwrap_err().to_string();
+                assert!(refused.contains("no regular file"), "{name}: {refused}");
+            }
+        }
+        let held = writing.read(true).open(path("pipe")).unwrap();
+        assert!(open_regular(&path("pipe"), &mut adding).is_err());
+        drop(held);
+        assert!(open_regular(&path("new"), &mut adding).is_ok());
+        let absent = open_regular(&path("absent"), &mut reading).unwrap_err();
+        assert_eq!(absent.kind(), ErrorKind::NotFound);
     }
 
     #[test]

@@ -10,12 +10,14 @@
 //! ```
 //!
 //! A state is written and synchronised first, then the record that names it: a crash between the two leaves an orphan, which the next load
-//! removes. Files are read, written whole, created if absent, listed and removed, nothing else: what every object store can do as well. All
-//! IO runs off the arbiters.
+//! removes. Every JSON file carries its own hash but the manifest, whose every member is compared with the record or with what it names.
+//! Files are read, written whole, created if absent, listed and removed, nothing else: what every object store can do as well. All IO runs
+//! off the arbiters.
 
 mod notes;
 mod probe;
 mod promotion;
+mod sealed;
 mod state;
 mod store;
 mod survey;
@@ -41,7 +43,7 @@ pub use probe::Probe;
 pub use promotion::Term;
 pub use state::{MODEL, Manifest};
 pub use store::Store;
-pub use survey::{Kept, Surveyed};
+pub use survey::{Kept, Survey, Surveyed};
 
 /// The version of the folder's layout and files.
 pub const FORMAT: u32 = 1;
@@ -71,6 +73,14 @@ pub enum CheckpointError {
         path: String,
         /// What is wrong.
         reason: String,
+    },
+    /// What lies among the records is none, so it may be one that lost its name.
+    #[error(
+        "{path}: it is no record of a round; remove it, or give it back the name it had (000012.json)"
+    )]
+    Stray {
+        /// Which file.
+        path: String,
     },
     /// The newest committed state is damaged.
     #[error(
@@ -160,6 +170,9 @@ impl CheckpointError {
                 path: files.locate(&path),
                 reason,
             },
+            CheckpointError::Stray { path } => CheckpointError::Stray {
+                path: files.locate(&path),
+            },
             CheckpointError::Replaces { path } => CheckpointError::Replaces {
                 path: files.locate(&path),
             },
@@ -223,6 +236,10 @@ pub struct CommitRecord {
     /// The run. Versions that do not know it leave it out, and pass over it where it is: neither side needs the other's upgrade.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<Hash>,
+    /// `checkpoint.every` when it was written: it may be another when a run goes on, and says which states were to stay. Versions before
+    /// leave it out, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every: Option<u64>,
     /// The round as reported.
     pub record: RoundRecord,
     /// The folder of the state after it; none if it was aborted.
@@ -428,14 +445,14 @@ impl Actor for Checkpoint {
     }
 }
 
-fn json<T: serde::de::DeserializeOwned>(
+fn json<T: Serialize + serde::de::DeserializeOwned>(
     files: &dyn Files,
     path: &str,
 ) -> Result<T, CheckpointError> {
     let bytes = files
         .read(path)
         .map_err(|error| files_error(path, &error))?;
-    serde_json::from_slice(&bytes).map_err(|error| damaged(path, error.to_string()))
+    sealed::open(&bytes).map_err(|reason| damaged(path, reason))
 }
 
 fn damaged(path: &str, reason: String) -> CheckpointError {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::output::{bytes, complain, fail, print_line, refuse};
 use super::{Common, Exit, Format};
 use tombolo::FederationError;
-use tombolo::actors::checkpoint::{CheckpointError, Kept, MODEL, Store, Surveyed};
+use tombolo::actors::checkpoint::{CheckpointError, Kept, MODEL, Store, Survey, Surveyed};
 use tombolo::federation::state_word;
 use tombolo_core::ids::Round;
 
@@ -74,7 +74,7 @@ impl Checkpoint {
             Err(error) => return refuse(common, error),
         };
         let found = match store.survey() {
-            Ok(found) if found.is_empty() => {
+            Ok(found) if found.rounds.is_empty() && found.strays.is_empty() => {
                 return refuse(common, FederationError::Machine(nothing));
             }
             Ok(found) => found,
@@ -84,9 +84,9 @@ impl Checkpoint {
             }
         };
         match &self.what {
-            What::List(_) => list(common, &found),
+            What::List(_) => list(common, &found.rounds),
             What::Verify(_) => verify(common, &found),
-            What::Restore(restore) => restore.run(common, &store, &found),
+            What::Restore(restore) => restore.run(common, &store, &found.rounds),
         }
     }
 }
@@ -110,7 +110,7 @@ fn list(common: &Common, found: &[Surveyed]) -> Exit {
             Kept::Verified(size) => bytes(size),
             _ => String::new(),
         };
-        match &round.record {
+        match round.record.as_ref().map(|record| &record.record) {
             Some(record) => table.add_row([
                 record.round.to_string(),
                 state_word(record.state).to_owned(),
@@ -140,7 +140,7 @@ fn list(common: &Common, found: &[Surveyed]) -> Exit {
 
 fn line(found: &Surveyed) -> Value {
     let mut line = json!({ "event": "checkpoint", "round": found.round });
-    if let Some(record) = &found.record {
+    if let Some(record) = found.record.as_ref().map(|record| &record.record) {
         line["state"] = json!(state_word(record.state));
         line["model_hash"] = json!(record.model_hash);
         line["accuracy"] = json!(record.accuracy);
@@ -168,8 +168,10 @@ fn damage(found: &Surveyed) -> Option<&CheckpointError> {
     }
 }
 
-fn verify(common: &Common, found: &[Surveyed]) -> Exit {
-    let damaged: Vec<&CheckpointError> = found.iter().filter_map(damage).collect();
+fn verify(common: &Common, survey: &Survey) -> Exit {
+    let found = &survey.rounds;
+    let damaged = found.iter().filter_map(damage).chain(&survey.strays);
+    let damaged: Vec<&CheckpointError> = damaged.collect();
     let verified = found.iter();
     let verified = verified.filter(|round| matches!(round.kept, Kept::Verified(_)));
     match common.format {

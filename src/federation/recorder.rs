@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use tombolo_core::event::Event;
 use tombolo_core::time::Micros;
 
+use crate::bounded;
 use crate::explain::{OLD_MAX, Past};
 
 /// Events that may wait for the disk; beyond that they are counted and left out, since a slow disk must not slow a round.
@@ -55,7 +56,7 @@ impl Recorder {
     /// # Errors
     /// The file cannot be opened.
     pub fn start(path: PathBuf) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let file = bounded::open_regular(&path, OpenOptions::new().create(true).append(true));
         let file = file.map_err(|error| {
             io::Error::new(
                 error.kind(),
@@ -109,7 +110,7 @@ fn write(
         if size > bytes_max {
             file.flush()?;
             rotate(path)?;
-            file = BufWriter::new(File::create(path)?);
+            file = BufWriter::new(create(path)?);
             size = 0;
         }
         let mut line = serde_json::to_vec(&past)?;
@@ -124,6 +125,12 @@ fn write(
     file.flush()
 }
 
+/// Begins a file anew.
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    bounded::open_regular(path, options.create(true).write(true).truncate(true))
+}
+
 /// Compresses the file to `.1.sz`, after the older ones have moved up by one.
 fn rotate(path: &Path) -> io::Result<()> {
     let old = |number: u32| path.with_extension(format!("jsonl.{number}.sz"));
@@ -134,8 +141,9 @@ fn rotate(path: &Path) -> io::Result<()> {
     }
     // Whole, or not there at all.
     let half = path.with_extension("jsonl.sz.tmp");
-    let mut compressed = snap::write::FrameEncoder::new(File::create(&half)?);
-    io::copy(&mut File::open(path)?, &mut compressed)?;
+    let mut compressed = snap::write::FrameEncoder::new(create(&half)?);
+    let mut log = bounded::open_regular(path, OpenOptions::new().read(true))?;
+    io::copy(&mut log, &mut compressed)?;
     compressed.flush()?;
     std::fs::rename(half, old(1))
 }
@@ -144,6 +152,18 @@ fn rotate(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::explain::Chronicle;
+
+    #[test]
+    fn a_log_that_is_no_regular_file_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("events.jsonl");
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        let refused = Recorder::start(path).unwrap_err().to_string();
+        assert!(
+            refused.contains("events.jsonl") && refused.contains("no regular file"),
+            "{refused}"
+        );
+    }
 
     #[test]
     fn a_long_log_is_compressed_and_bounded_and_loses_nothing_that_is_kept() {

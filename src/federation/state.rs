@@ -187,11 +187,9 @@ fn take(
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     fs::create_dir_all(&folder).map_err(failed("make the state folder", &folder))?;
     let lock_path = folder.join(LOCK);
-    let lock = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&lock_path);
+    let mut options = OpenOptions::new();
+    let options = options.create(true).truncate(false).write(true);
+    let lock = bounded::open_regular(&lock_path, options);
     let lock = lock.map_err(failed("write", &lock_path))?;
     match lock.try_lock() {
         Ok(()) => {}
@@ -219,7 +217,9 @@ fn take(
 /// The bytes of `run.json`, if there is one.
 fn read_run(folder: &Path) -> Result<Option<Vec<u8>>, StateError> {
     let path = folder.join(RUN);
-    match bounded::read(&path, RUN_BYTES_MAX) {
+    let file = bounded::open_regular(&path, OpenOptions::new().read(true));
+    let read = file.map_err(ReadError::from);
+    match read.and_then(|file| bounded::read_open(&file, RUN_BYTES_MAX)) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(ReadError::Io(error)) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(ReadError::Io(error)) => Err(failed("read", &path)(error)),
@@ -271,7 +271,9 @@ fn random_uuid() -> uuid::Uuid {
 
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let partial = path.with_extension("part");
-    let mut file = File::create(&partial)?;
+    let mut options = OpenOptions::new();
+    let options = options.create(true).truncate(true).write(true);
+    let mut file = bounded::open_regular(&partial, options)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&partial, path)?;
@@ -281,6 +283,21 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_by_name() {
+        for name in [LOCK, RUN, "run.part"] {
+            let folder = tempfile::tempdir().unwrap();
+            std::os::unix::fs::symlink("/dev/null", folder.path().join(name)).unwrap();
+            let refused = StateFolder::open(folder.path(), &SharedKeys::default(), false);
+            let refused = refused.unwrap_err().to_string();
+            assert!(refused.contains("no regular file"), "{name}: {refused}");
+            assert!(
+                refused.contains(name.split('.').next().unwrap()),
+                "{refused}"
+            );
+        }
+    }
 
     /// A name that is seen need not be there after a power cut.
     #[test]

@@ -1,11 +1,14 @@
 //! A folder on a real disk. One process owns it at a time.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::OFlags;
+
+use crate::bounded;
 use crate::files::{Disk, FolderFiles, Kind, OpenFile};
 
 /// Held while a process uses the folder.
@@ -30,11 +33,9 @@ pub fn open(root: &Path) -> io::Result<FolderFiles> {
         settle(above)?;
     }
     let lock_path = root.join(LOCK);
-    let lock = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&lock_path)
+    let mut options = OpenOptions::new();
+    let options = options.create(true).truncate(false).write(true);
+    let lock = bounded::open_regular(&lock_path, options)
         .map_err(|error| named(error, "open", &lock_path))?;
     match lock.try_lock() {
         Ok(()) => {}
@@ -115,7 +116,16 @@ impl Disk for Folder {
 
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
         let full = self.full(path);
-        fs::read(&full).map_err(|error| named(error, "read", &full))
+        let mut bytes = Vec::new();
+        bounded::open_regular(&full, OpenOptions::new().read(true))
+            .and_then(|mut file| {
+                // At once as many as there are, for a model is large.
+                let size = file.metadata()?.len().try_into().unwrap_or(usize::MAX);
+                bytes.try_reserve_exact(size)?;
+                file.read_to_end(&mut bytes)
+            })
+            .map_err(|error| named(error, "read", &full))?;
+        Ok(bytes)
     }
 
     fn list(&self, folder: &str) -> io::Result<Vec<String>> {
@@ -182,7 +192,13 @@ impl Disk for Folder {
 
     fn synchronize(&self, folder: &str) -> io::Result<()> {
         let full = self.full(folder);
-        File::open(&full)
+        // Nothing but a folder is opened: a pipe would be waited for.
+        let folder = OFlags::DIRECTORY.bits().cast_signed();
+        let folder = OpenOptions::new()
+            .read(true)
+            .custom_flags(folder)
+            .open(&full);
+        folder
             .and_then(|folder| folder.sync_all())
             .map_err(|error| named(error, "synchronize", &full))
     }
@@ -202,5 +218,33 @@ impl OpenFile for Writing {
     fn synchronize(&mut self) -> io::Result<()> {
         let synchronized = self.file.sync_all();
         synchronized.map_err(|error| named(error, "synchronize", &self.path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use tombolo_actors::env::Files;
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("commits")).unwrap();
+        symlink("/dev/null", folder.path().join("commits/000003.json")).unwrap();
+        let refused = look(folder.path()).read("commits/000003.json").unwrap_err();
+        let refused = refused.to_string();
+        assert!(
+            refused.contains("000003.json") && refused.contains("no regular file"),
+            "{refused}"
+        );
+        symlink("/dev/null", folder.path().join(LOCK)).unwrap();
+        let refused = open(folder.path()).map(drop).unwrap_err().to_string();
+        assert!(
+            refused.contains(LOCK) && refused.contains("no regular file"),
+            "{refused}"
+        );
     }
 }

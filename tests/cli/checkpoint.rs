@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::Value;
 
 use crate::fixture::{Output, Workspace, pinned};
@@ -102,6 +103,38 @@ fn a_damaged_state_is_named_and_the_one_before_it_is_copied_but_not_resumed_from
         said.contains("the state of round 3") && said.contains("the model of round 2"),
         "{said}"
     );
+}
+
+/// What is no file of ours is named; nothing waits for what never comes through it.
+#[test]
+fn a_pipe_in_the_state_folder_is_refused_by_name() {
+    let workspace = ran();
+    let state = workspace.path().join("state");
+    let pipe = |path: PathBuf| {
+        let _ = std::fs::remove_file(&path);
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        path
+    };
+    let record = pipe(state.join("nodes/hq.gate/commits/000002.json"));
+    for (command, code) in [("list", 0), ("verify", 1)] {
+        let output = workspace.run(&format!("checkpoint {command} topology.toml"));
+        let said = format!("{:?}", output.expect(code));
+        assert!(
+            said.contains("000002.json") && said.contains("no regular file"),
+            "{said}"
+        );
+    }
+    std::fs::remove_file(record).unwrap();
+    for name in ["events.jsonl", "run.json", "run.lock"] {
+        pipe(state.join(name));
+        let refused = workspace.run("run topology.toml --resume");
+        let said = refused.errors();
+        assert_ne!(refused.code(), 0);
+        assert!(
+            said.contains(name) && said.contains("no regular file"),
+            "{said}"
+        );
+    }
 }
 
 #[test]

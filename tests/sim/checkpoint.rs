@@ -248,7 +248,10 @@ fn a_start_reads_the_newest_records_only() {
         // Whatever is gone is missed, wherever it was.
         node.files.remove("commits/000007.json").unwrap();
         let refusal = node.refusal(CONFIGURATION).await.to_string();
-        assert!(refusal.contains("commits/000007.json is due"), "{refusal}");
+        assert!(
+            refusal.contains("commits/000007.json: it is missing"),
+            "{refusal}"
+        );
     });
 }
 
@@ -306,7 +309,9 @@ fn a_record_of_another_run_is_refused_and_one_that_does_not_say_is_not() {
         let written = node.files.read(&path).unwrap();
         let mut record: serde_json::Value = serde_json::from_slice(&written).unwrap();
         assert_eq!(record["run"], found.to_string());
+        // A version that does not know the run does not know the hash, either.
         record.as_object_mut().unwrap().remove("run");
+        record.as_object_mut().unwrap().remove("blake3");
         let old = serde_json::to_vec(&record).unwrap();
         node.files.replace(&path, &[&old]).unwrap();
         assert!(of_run(2).load(&layout()).is_ok());
@@ -479,12 +484,39 @@ fn a_folder_of_another_configuration_is_refused() {
     });
 }
 
+/// A record as a version before wrote it: without its hash.
+fn unsealed(files: &dyn Files, path: &str) -> String {
+    let text = String::from_utf8(files.read(path).unwrap()).unwrap();
+    let (body, _) = text.rsplit_once(",\n  \"blake3\"").expect("it is sealed");
+    format!("{body}\n}}")
+}
+
+/// What rotted and still reads well is no more believed than what does not.
+#[test]
+fn a_record_of_which_a_byte_has_changed_is_refused_naming_it() {
+    for (from, to) in [("hq/a", "hq/z"), ("\"loss\": 1", "\"loss\": 7")] {
+        with_node(move |node| async move {
+            node.commit(1).await.unwrap();
+            let path = "commits/000001.json";
+            let text = String::from_utf8(node.files.read(path).unwrap()).unwrap();
+            assert!(text.contains(from), "{text}");
+            let rotten = text.replacen(from, to, 1);
+            node.files.replace(path, &[rotten.as_bytes()]).unwrap();
+            let refusal = node.refusal(CONFIGURATION).await.to_string();
+            assert!(
+                refusal.contains(path) && refusal.contains("its hash is"),
+                "{refusal}"
+            );
+        });
+    }
+}
+
 /// Moud#29: the format has a version, and another one is refused naming both.
 #[test]
 fn a_record_of_another_format_version_is_refused_naming_both() {
     with_node(|node| async move {
         node.commit(1).await.unwrap();
-        let text = String::from_utf8(node.files.read("commits/000001.json").unwrap()).unwrap();
+        let text = unsealed(node.files.as_ref(), "commits/000001.json");
         let newer = text.replacen(&format!("\"format\": {FORMAT}"), "\"format\": 99", 1);
         assert_ne!(text, newer);
         node.files
@@ -510,7 +542,7 @@ fn missing_records_are_refused_and_no_state_is_removed() {
             node.files.remove(lost).unwrap();
             let refusal = node.refusal(CONFIGURATION).await.to_string();
             assert!(
-                refusal.contains("records are missing") || refusal.contains("round 1 is due"),
+                refusal.contains("commits/000001.json") && refusal.contains("missing"),
                 "{refusal}"
             );
             assert_eq!(node.files.list("states").unwrap(), states);
@@ -528,18 +560,14 @@ fn records_that_were_changed_or_renamed_are_refused_naming_them() {
             "\"tally\": [\n    18446744073709551615",
             "add up",
         ),
-        (
-            "\"state\": \"0",
-            "\"state\": null, \"was\": \"0",
-            "has a state",
-        ),
+        ("\"state\": \"0", "\"state\": null, \"was\": \"0", "\"was\""),
     ];
     for (from, to, said) in changes {
         with_node(move |node| async move {
             node.commit(1).await.unwrap();
             node.commit(2).await.unwrap();
             let path = "commits/000002.json";
-            let text = String::from_utf8(node.files.read(path).unwrap()).unwrap();
+            let text = unsealed(node.files.as_ref(), path);
             assert!(text.contains(from), "{text}");
             let changed = text.replacen(from, to, 1);
             node.files.replace(path, &[changed.as_bytes()]).unwrap();

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tombolo::store::ObjectFiles;
-use tombolo_actors::checkpoint::{CheckpointError, State, Store};
+use tombolo_actors::checkpoint::{CheckpointError, Kept, State, Store};
 use tombolo_actors::env::Files;
 use tombolo_actors::slab::Pool;
 use tombolo_core::event::{RoundRecord, RoundState};
@@ -148,11 +148,172 @@ fn a_rotten_or_missing_object_is_named_with_the_one_to_fall_back_on() {
     assert!(missing.to_string().contains("it is missing"), "{missing}");
     let survey = store.survey().unwrap();
     let verified: Vec<bool> = survey
+        .rounds
         .iter()
-        .map(|round| matches!(round.kept, tombolo_actors::checkpoint::Kept::Verified(_)))
+        .map(|round| matches!(round.kept, Kept::Verified(_)))
         .collect();
     assert_eq!(verified, [true, true, false]);
     assert!(!store.model(2).unwrap().is_empty());
+}
+
+/// Everything that the survey complains of.
+fn complaints(store: &Store) -> Vec<String> {
+    let survey = store.survey().unwrap();
+    let rounds = survey
+        .rounds
+        .into_iter()
+        .filter_map(|found| match found.kept {
+            Kept::Damaged(error) => Some(error),
+            _ => None,
+        });
+    rounds
+        .chain(survey.strays)
+        .map(|error| error.to_string())
+        .collect()
+}
+
+/// Rounds committed one after the other, each followed by what retention does.
+fn commit(store: &Store, rounds: std::ops::RangeInclusive<u64>) {
+    for round in rounds {
+        store.commit(&layout(), &state(round)).unwrap();
+        store.retain(round);
+    }
+}
+
+#[test]
+fn a_record_that_rotted_and_still_reads_well_is_named_and_its_state_stays() {
+    let objects = Faulty::new();
+    let (store, files) = (store(&objects), files(&objects));
+    commit(&store, 1..=3);
+    assert_eq!(complaints(&store), [""; 0]);
+    let path = "commits/000003.json";
+    let text = String::from_utf8(files.read(path).unwrap()).unwrap();
+    let configuration = CONFIGURATION.to_string();
+    let other = configuration.replacen('7', "6", 1);
+    for (from, to) in [
+        ("hq/a", "hq/z"),
+        ("\"accuracy\": 0.5", "\"accuracy\": 0.7"),
+        (&configuration, &other),
+        ("\"blake3\"", "\"blake2\""),
+    ] {
+        assert!(text.contains(from), "{text}");
+        let rotten = text.replacen(from, to, 1);
+        files.replace(path, &[rotten.as_bytes()]).unwrap();
+        let named = complaints(&store);
+        assert!(named.len() == 1 && named[0].contains(path), "{named:?}");
+        let refused = refusal(store.load(&layout())).to_string();
+        assert!(refused.contains(path), "{refused}");
+    }
+    let states = files.list("states").unwrap();
+    files.replace(path, &[text.as_bytes()]).unwrap();
+    commit(&store, 4..=4);
+    files.replace("commits/000004.json", &[b"{}"]).unwrap();
+    commit(&store, 5..=5);
+    let left = files.list("states").unwrap();
+    assert!(states.iter().all(|state| left.contains(state)), "{left:?}");
+    assert!(
+        left.iter().any(|state| state.starts_with("000004-")),
+        "{left:?}"
+    );
+}
+
+#[test]
+fn a_state_that_retention_would_have_kept_is_missed_by_name() {
+    let objects = Faulty::new();
+    let every = |every| {
+        Store::new(
+            Arc::new(files(&objects)),
+            CONFIGURATION,
+            every,
+            Pool::default(),
+        )
+    };
+    let files = files(&objects);
+    let lose = |round: u64| {
+        let begins = format!("{round:06}-");
+        let states = files.list("states").unwrap();
+        let name = states.iter().find(|name| name.starts_with(&begins));
+        files.remove(&format!("states/{}", name.unwrap())).unwrap();
+    };
+    // What another `every` did not keep is not missed by the next.
+    commit(&every(2), 1..=7);
+    commit(&every(1), 8..=12);
+    assert_eq!(complaints(&every(1)), [""; 0]);
+    assert_eq!(complaints(&every(2)), [""; 0]);
+    lose(4);
+    lose(9);
+    let named = complaints(&every(1));
+    assert_eq!(named.len(), 2, "{named:?}");
+    assert!(
+        named[0].contains("states/000004-") && named[0].contains("missing"),
+        "{named:?}"
+    );
+    assert!(named[1].contains("states/000009-"), "{named:?}");
+    assert_eq!(complaints(&every(2)).len(), 1, "9 may have gone since");
+    // The newest two stay whatever it says.
+    lose(11);
+    let named = complaints(&every(5));
+    assert_eq!(named.len(), 1, "{named:?}");
+    assert!(named[0].contains("states/000011-"), "{named:?}");
+}
+
+#[test]
+fn a_missing_record_is_named_once_and_what_is_none_is_no_round() {
+    let objects = Faulty::new();
+    let (store, files) = (store(&objects), files(&objects));
+    commit(&store, 1..=8);
+    let record = files.read("commits/000004.json").unwrap();
+    files.remove("commits/000004.json").unwrap();
+    let named = complaints(&store);
+    assert_eq!(named.len(), 1, "{named:?}");
+    assert!(
+        named[0].starts_with("commits/000004.json: it is missing"),
+        "{named:?}"
+    );
+    let refused = refusal(store.load(&layout())).to_string();
+    assert_eq!(refused, named[0]);
+    files.create("commits/000004.json", &record).unwrap();
+    // Behind the last record only a state tells of those that are gone, of several in one line.
+    for round in [2, 3, 7, 8] {
+        files.remove(&format!("commits/{round:06}.json")).unwrap();
+    }
+    let named = complaints(&store);
+    assert_eq!(named.len(), 2, "{named:?}");
+    assert!(
+        named[0].contains("from here to commits/000003.json"),
+        "{named:?}"
+    );
+    assert!(
+        named[1].starts_with("commits/000007.json: it is missing"),
+        "{named:?}"
+    );
+}
+
+#[test]
+fn what_lies_among_the_records_and_is_none_is_to_be_removed() {
+    for stray in [
+        "000009.json.tmp",
+        "abc.json",
+        "+00009.json",
+        "9.json",
+        "000000.json",
+    ] {
+        let objects = Faulty::new();
+        let (store, files) = (store(&objects), files(&objects));
+        commit(&store, 1..=2);
+        let path = format!("commits/{stray}");
+        files.create(&path, b"{}").unwrap();
+        assert_eq!(store.survey().unwrap().rounds.len(), 2);
+        let named = complaints(&store);
+        assert_eq!(named.len(), 1, "{named:?}");
+        assert!(
+            named[0].contains(&path) && named[0].contains("remove it"),
+            "{named:?}"
+        );
+        assert_eq!(refusal(store.load(&layout())).to_string(), named[0]);
+        files.remove(&path).unwrap();
+        assert!(store.load(&layout()).is_ok());
+    }
 }
 
 #[test]

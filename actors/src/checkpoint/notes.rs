@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::store::Store;
-use super::{CheckpointError, FORMAT, damaged, files_error, json};
+use super::{CheckpointError, FORMAT, damaged, files_error, json, sealed};
 use crate::env::Files;
 use tombolo_core::coordinator::{Noted, Resumed, Weighing, overtaken};
 use tombolo_core::event::RoundRecord;
@@ -164,7 +164,7 @@ impl Store {
     }
 
     fn write(&self, path: &str, value: &impl Serialize) -> Result<(), CheckpointError> {
-        let bytes = serde_json::to_vec(value).expect("a note is plain data");
+        let bytes = sealed::seal(value);
         self.files
             .replace(path, &[&bytes])
             .map_err(|error| files_error(path, &error))

@@ -6,7 +6,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CheckpointError, FORMAT, Store, damaged, files_error, json, other_format};
+use super::{CheckpointError, FORMAT, Store, damaged, files_error, json, other_format, sealed};
 use tombolo_core::tensor::Hash;
 
 pub(super) const PROBE: &str = "probe.json";
@@ -53,7 +53,7 @@ impl Store {
             configuration: self.configuration,
             run,
         };
-        let bytes = serde_json::to_vec_pretty(&probe).expect("a probe is plain data");
+        let bytes = sealed::seal(&probe);
         let mut there = false;
         // The second time it must be there, whoever made it.
         for _ in 0..2 {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::promotion::Shared;
 use super::{
     CheckpointError, CommitRecord, FORMAT, Found, Loaded, State, Tally, damaged, files_error, json,
-    state,
+    sealed, state,
 };
 use crate::env::Files;
 use crate::slab::Pool;
@@ -16,7 +16,7 @@ use tombolo_core::mutants;
 use tombolo_core::tensor::{Hash, Layout};
 
 /// Committed states that are kept whatever `checkpoint.every` says: the newest, and one to fall back on should its bytes rot.
-const STATES_KEPT: usize = 2;
+pub(super) const STATES_KEPT: usize = 2;
 
 /// See the module. Every call blocks.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub struct Store {
     pub(super) configuration: Hash,
     /// None where nobody knows it.
     run: Option<Hash>,
-    every: u64,
+    pub(super) every: u64,
     pool: Pool,
     pub(super) shared: Option<Shared>,
 }
@@ -137,25 +137,32 @@ impl Store {
     pub(super) fn ended(&self) -> Result<Round, CheckpointError> {
         // Before the records: another coordinator may be writing, and writes a state only once the record before it is there.
         let states = self.list("states")?;
-        let names = self.list("commits")?;
-        for (index, name) in names.iter().enumerate() {
-            let path = record_path(index as Round + 1);
-            if path != format!("commits/{name}") {
-                let reason = format!("{path} is due: records are missing, or are not ours");
-                return Err(damaged(&format!("commits/{name}"), reason));
+        let Recorded { rounds, strays } = self.recorded()?;
+        if let Some((first, last)) = gaps(&rounds, &states).next() {
+            return Err(missing(first, last));
+        }
+        match strays.into_iter().next() {
+            Some(path) => Err(CheckpointError::Stray { path }),
+            None => Ok(rounds.len() as Round),
+        }
+    }
+
+    /// What the folder of records holds.
+    pub(super) fn recorded(&self) -> Result<Recorded, CheckpointError> {
+        let mut recorded = Recorded::default();
+        for name in self.list("commits")? {
+            let path = format!("commits/{name}");
+            let round = name
+                .strip_suffix(".json")
+                .and_then(|round| round.parse().ok());
+            match round.filter(|round| *round > 0 && record_path(*round) == path) {
+                Some(round) => recorded.rounds.push(round),
+                None => recorded.strays.push(path),
             }
         }
-        let ended = names.len() as Round;
-        for name in states {
-            let round = state::round_of(&name);
-            if let Some(round) = round.filter(|round| *round > ended + 1) {
-                let reason = format!(
-                    "a state of round {round}, but commits/ ends with round {ended}: records are missing"
-                );
-                return Err(damaged(&format!("states/{name}"), reason));
-            }
-        }
-        Ok(ended)
+        // A round's number may have more digits than its name was padded to.
+        recorded.rounds.sort_unstable();
+        Ok(recorded)
     }
 
     /// A record that is what its name says, and of this run and configuration, with a state exactly if its round was committed.
@@ -255,11 +262,12 @@ impl Store {
             format: FORMAT,
             configuration: self.configuration,
             run: self.run(),
+            every: Some(self.every),
             record,
             state,
             tally,
         };
-        let bytes = serde_json::to_vec_pretty(&commit).expect("a record is plain data");
+        let bytes = sealed::seal(&commit);
         match self.files.create(&path, &bytes) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -326,9 +334,11 @@ impl Store {
 
     /// Whether a round's record names a state.
     fn named(&self) -> impl Fn(Round, &str) -> bool {
-        |round, name| {
-            let record = self.record(round).ok();
-            record.is_some_and(|record| record.state.as_deref() == Some(name))
+        |round, name| match self.record(round) {
+            Ok(record) => record.state.as_deref() == Some(name),
+            Err(CheckpointError::Missing { .. }) => false,
+            // It may.
+            Err(_) => true,
         }
     }
 
@@ -387,6 +397,40 @@ impl Store {
 
 fn warn(error: &CheckpointError) {
     tracing::warn!(%error, "what is not needed any more was not removed");
+}
+
+/// The records that are there, by their names.
+#[derive(Default, PartialEq)]
+pub(super) struct Recorded {
+    /// In order.
+    pub(super) rounds: Vec<Round>,
+    /// Paths of what is no record.
+    pub(super) strays: Vec<String>,
+}
+
+/// First and last round of each run of records that are missing. A state is written only once the record before it is there.
+pub(super) fn gaps<'a>(
+    rounds: &'a [Round],
+    states: &[String],
+) -> impl Iterator<Item = (Round, Round)> + use<'a> {
+    let stated = states.iter().filter_map(|name| state::round_of(name)).max();
+    let mut before: Round = 0;
+    let ends = rounds.iter().copied().chain(stated);
+    ends.filter_map(move |round| {
+        let gap = (before.saturating_add(1), round.saturating_sub(1));
+        before = before.max(round);
+        (gap.0 <= gap.1).then_some(gap)
+    })
+}
+
+/// Says that records are missing, from one round to another.
+pub(super) fn missing(first: Round, last: Round) -> CheckpointError {
+    let path = record_path(first);
+    if first == last {
+        return CheckpointError::Missing { path };
+    }
+    let reason = format!("the records from here to {} are missing", record_path(last));
+    damaged(&path, reason)
 }
 
 /// What may be removed.

@@ -1,18 +1,28 @@
 //! A look at everything that was written down, by whoever wants to know, also while a run is at work. It changes nothing and refuses nothing:
 //! each file is judged for itself.
 
-use super::store::{Store, folder_of};
+use std::collections::BTreeSet;
+
+use super::store::{STATES_KEPT, Store, folder_of, gaps, missing};
 use super::{CheckpointError, CommitRecord, damaged, json, state};
-use tombolo_core::event::RoundRecord;
 use tombolo_core::ids::Round;
+
+/// Everything that was written down.
+#[derive(Debug)]
+pub struct Survey {
+    /// In order.
+    pub rounds: Vec<Surveyed>,
+    /// What lies among the records and is none.
+    pub strays: Vec<CheckpointError>,
+}
 
 /// One round, as it is on disk.
 #[derive(Debug)]
 pub struct Surveyed {
-    /// Which.
+    /// Which; the first of several that follow each other and whose records are missing.
     pub round: Round,
     /// How it ended, unless its record cannot be used.
-    pub record: Option<RoundRecord>,
+    pub record: Option<CommitRecord>,
     /// What there is of its state.
     pub kept: Kept,
 }
@@ -35,39 +45,76 @@ impl Store {
     ///
     /// # Errors
     /// The folder cannot be listed.
-    pub fn survey(&self) -> Result<Vec<Surveyed>, CheckpointError> {
-        let names = self.list("commits")?;
-        let mut found = Vec::new();
-        for (index, name) in names.iter().enumerate() {
-            let (path, round) = (format!("commits/{name}"), index as Round + 1);
+    pub fn survey(&self) -> Result<Survey, CheckpointError> {
+        // Before the records: a run that is at work writes a state only once the record before it is there.
+        let states = self.list("states")?;
+        let recorded = self.recorded()?;
+        let mut rounds = Vec::new();
+        for (first, last) in gaps(&recorded.rounds, &states) {
+            rounds.push(Surveyed {
+                round: first,
+                record: None,
+                kept: Kept::Damaged(missing(first, last)),
+            });
+        }
+        for round in &recorded.rounds {
+            let name = format!("{round:06}.json");
+            let path = format!("commits/{name}");
             let record: Result<CommitRecord, _> = json(self.files.as_ref(), &path);
-            let record = record.and_then(|record| match record.check(name, round) {
+            let record = record.and_then(|record| match record.check(&name, *round) {
                 Ok(()) => Ok(record),
                 Err(reason) => Err(damaged(&path, reason)),
             });
-            found.push(match record {
+            rounds.push(match record {
                 Ok(record) => Surveyed {
-                    round,
+                    round: *round,
                     kept: self.kept(&record)?,
-                    record: Some(record.record),
+                    record: Some(record),
                 },
                 Err(error) => Surveyed {
-                    round,
+                    round: *round,
                     record: None,
                     kept: Kept::Damaged(error),
                 },
             });
         }
-        // Of the newest committed round the state is always kept.
-        if let Some(newest) = found
-            .iter_mut()
-            .rfind(|found| !matches!(found.kept, Kept::Nothing))
-            && matches!(newest.kept, Kept::Removed)
-        {
-            let path = format!("states/{:06}-", newest.round);
-            newest.kept = Kept::Damaged(CheckpointError::Missing { path });
+        rounds.sort_by_key(|found| found.round);
+        // Of a run that is at work other states are the newest by now.
+        let stands_still = self.recorded()? == recorded;
+        self.miss(&mut rounds, stands_still);
+        let strays = recorded.strays.into_iter();
+        Ok(Survey {
+            rounds,
+            strays: strays.map(|path| CheckpointError::Stray { path }).collect(),
+        })
+    }
+
+    /// Finds states that are not there and should be: those of the newest committed rounds, if the folder stands still, and those of rounds
+    /// that every `checkpoint.every` from their time on divides. Where a record does not say what it was, nothing before is expected.
+    fn miss(&self, rounds: &mut [Surveyed], stands_still: bool) {
+        let mut every = BTreeSet::from([self.every]);
+        let (mut is_known, mut newer) = (true, 0);
+        for found in rounds.iter_mut().rev() {
+            let Some(record) = &found.record else {
+                // How many committed rounds are lost here nobody knows.
+                newer = STATES_KEPT;
+                continue;
+            };
+            match record.every {
+                Some(of_record) => _ = every.insert(of_record),
+                None => is_known = false,
+            }
+            let Some(name) = &record.state else {
+                continue;
+            };
+            let is_newest = stands_still && newer < STATES_KEPT;
+            let stays = is_known && every.iter().all(|every| found.round.is_multiple_of(*every));
+            newer += 1;
+            if matches!(found.kept, Kept::Removed) && (is_newest || stays) {
+                let path = format!("states/{name}");
+                found.kept = Kept::Damaged(CheckpointError::Missing { path });
+            }
         }
-        Ok(found)
     }
 
     fn kept(&self, record: &CommitRecord) -> Result<Kept, CheckpointError> {

@@ -4,7 +4,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CheckpointError, FORMAT, Store, files_error, json, other_format};
+use super::{CheckpointError, FORMAT, Store, files_error, json, other_format, sealed};
 use tombolo_core::tensor::Hash;
 use tombolo_core::view::View;
 
@@ -71,7 +71,7 @@ impl Store {
             configuration: self.configuration,
             view: view.clone(),
         };
-        let bytes = serde_json::to_vec_pretty(&written).expect("a view is plain data");
+        let bytes = sealed::seal(&written);
         match self.files.create(&path, &bytes) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
