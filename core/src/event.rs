@@ -197,6 +197,8 @@ pub enum Event {
         samples: u64,
         loss: f64,
     },
+    /// The peers of a node have measured all of its update.
+    UpdateMeasured { node: NodeId, round: Round },
     /// Training failed.
     TrainingFailed {
         node: NodeId,
@@ -249,12 +251,24 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         reasons: Vec<(NodeId, String)>,
     },
+    /// A domain began to fold the updates that were weighed.
+    FoldStarted {
+        round: Round,
+        attempt: Attempt,
+        domain: DomainId,
+    },
     /// A domain starts its fold anew with these members.
     Regrouped {
         round: Round,
         attempt: Attempt,
         domain: DomainId,
         members: Vec<NodeId>,
+    },
+    /// A domain's contribution is made, and announced to the coordinator.
+    Contributed {
+        round: Round,
+        attempt: Attempt,
+        domain: DomainId,
     },
     /// A domain's contribution, with the updates of these members, is durably noted.
     Acknowledged {
@@ -266,6 +280,8 @@ pub enum Event {
     },
     /// The quorum is there; the grace runs.
     QuorumReached { round: Round },
+    /// The coordinator has received and folded all contributions.
+    ContributionsFolded { round: Round },
     /// Ranks that live do not answer: who waits for whom. Their work is given to others.
     Stalled {
         round: Round,
@@ -286,6 +302,8 @@ pub enum Event {
     },
     /// A round ended.
     Round(RoundRecord),
+    /// A domain's gateway has a committed model, and shows it to its domain.
+    ModelObtained { domain: DomainId, round: Round },
     /// A node adopted a committed model.
     ModelAdopted {
         node: NodeId,

@@ -656,6 +656,10 @@ impl Machine for Gateway {
                 }
                 self.model = Some(model.clone());
                 self.adopt_tries.clear();
+                cx.report(Event::ModelObtained {
+                    domain: self.domain.clone(),
+                    round: model.round,
+                });
                 for node in &self.present {
                     cx.effect(Effect::Member(node.clone(), Control::Adopt(model.clone())));
                 }

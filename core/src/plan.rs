@@ -130,6 +130,8 @@ pub struct ModelPlan {
     pub batch: usize,
     /// Batches whose gradients are added up before a step is made of them.
     pub accumulate: usize,
+    /// What weights and activations are rounded to while a gradient is made.
+    pub precision: Precision,
     /// How strongly local training is pulled back to the model that the round began with.
     pub proximal: f64,
     /// The first weights.
@@ -150,6 +152,7 @@ impl Default for ModelPlan {
             inner: InnerPlan::default(),
             batch: 32,
             accumulate: 1,
+            precision: Precision::F32,
             proximal: 0.0,
             init: Init::Seed(7),
             order: Order::Shuffled,
@@ -202,6 +205,15 @@ pub enum TrainerKind {
     DigitsSoftmax,
     /// A network with one hidden layer on the digits.
     DigitsMlp,
+}
+
+/// The numbers that a gradient is made of. Models, updates and steps are `f32` either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Precision {
+    /// 24 bits of each number.
+    F32,
+    /// Of weights, activations and their derivatives 8 bits; products are added up in `f32`.
+    Bf16,
 }
 
 /// The first weights.

@@ -4,7 +4,8 @@
 //! the processor, so that the hash of a trained model can be compared between machines. Every sum runs in a fixed order: over rows as
 //! given, over inputs ascending. Zero inputs (half of all pixels, and units that are off) are skipped: for finite weights that changes nothing.
 
-use tombolo_core::plan::TrainerKind;
+use half::bf16;
+use tombolo_core::plan::{Precision, TrainerKind};
 use tombolo_core::rng::Rng;
 use tombolo_core::tensor::{Layout, LayoutError};
 
@@ -75,8 +76,11 @@ pub(super) struct Step<'a> {
 #[derive(Debug)]
 pub(super) struct Network {
     layout: Layout,
+    precision: Precision,
     hidden: Option<Layer>,
     output: Layer,
+    /// The parameters as a lower precision has them; empty with `f32`.
+    rounded: Vec<f32>,
     gradient: Vec<f32>,
     /// Of the batches of one step.
     sum: Vec<f32>,
@@ -86,8 +90,12 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// A model of one kind; `hidden` units if it has a hidden layer.
-    pub(super) fn new(kind: TrainerKind, hidden: usize) -> Result<Self, LayoutError> {
+    /// A model of one kind; `hidden` units if it has a hidden layer. Its gradients are made in that precision.
+    pub(super) fn new(
+        kind: TrainerKind,
+        hidden: usize,
+        precision: Precision,
+    ) -> Result<Self, LayoutError> {
         let (layout, hidden_units) = match kind {
             TrainerKind::DigitsSoftmax => (
                 Layout::new([("bias", vec![CLASSES]), ("weight", vec![PIXELS, CLASSES])])?,
@@ -122,7 +130,13 @@ impl Network {
                 layer("output.", hidden_units, CLASSES),
             ),
         };
+        let rounded = match precision {
+            Precision::F32 => 0,
+            Precision::Bf16 => layout.len(),
+        };
         Ok(Network {
+            precision,
+            rounded: vec![0.0; rounded],
             hidden,
             output: output.expect("the layout above names the output layer"),
             gradient: vec![0.0; layout.len()],
@@ -153,13 +167,23 @@ impl Network {
         step: &Step<'_>,
         parameters: &[f32],
     ) -> (f64, &[f32]) {
+        let mut rounded = std::mem::take(&mut self.rounded);
+        let weights = match self.precision {
+            Precision::F32 => parameters,
+            Precision::Bf16 => {
+                rounded.copy_from_slice(parameters);
+                round(&mut rounded, self.precision);
+                &rounded
+            }
+        };
         self.sum.fill(0.0);
         let mut loss = 0.0;
         for batch in rows.chunks(step.batch) {
             let share = batch.len() as f64 / rows.len() as f64;
-            loss += share * self.accumulate(digits, batch, parameters);
+            loss += share * self.accumulate(digits, batch, weights);
             add_scaled(&mut self.sum, share as f32, &self.gradient);
         }
+        self.rounded = rounded;
         for ((gradient, parameter), base) in self.sum.iter_mut().zip(parameters).zip(step.base) {
             *gradient += step.proximal * (parameter - base);
         }
@@ -173,11 +197,12 @@ impl Network {
         let mut loss = 0.0;
         for &row in rows {
             let (image, label) = (digits.image(row), usize::from(digits.label(row)));
-            self.forward(parameters, image);
+            self.forward(parameters, image, self.precision);
             loss += cross_entropy(&mut self.scores, label);
             // The scores are probabilities now; with the label taken off they are the derivative.
             self.scores[label] -= 1.0;
-            let delta = self.scores.map(|score| score * share);
+            let mut delta = self.scores.map(|score| score * share);
+            round(&mut delta, self.precision);
             match self.hidden {
                 None => self.output.backward(&mut self.gradient, image, &delta),
                 Some(hidden) => {
@@ -185,6 +210,7 @@ impl Network {
                         .backward(&mut self.gradient, &self.units, &delta);
                     self.output
                         .input_delta(parameters, &self.units, &delta, &mut self.units_delta);
+                    round(&mut self.units_delta, self.precision);
                     hidden.backward(&mut self.gradient, image, &self.units_delta);
                 }
             }
@@ -195,7 +221,7 @@ impl Network {
     /// Whether the model names the digit of `row` (of equal scores the first counts), and its cross-entropy.
     pub(super) fn judge(&mut self, digits: &Digits, row: usize, parameters: &[f32]) -> (bool, f64) {
         let label = usize::from(digits.label(row));
-        self.forward(parameters, digits.image(row));
+        self.forward(parameters, digits.image(row), Precision::F32);
         let mut best = 0;
         for (class, score) in self.scores.iter().enumerate() {
             if *score > self.scores[best] {
@@ -205,7 +231,8 @@ impl Network {
         (best == label, cross_entropy(&mut self.scores, label))
     }
 
-    fn forward(&mut self, parameters: &[f32], image: &[f32]) {
+    /// The pixels, sixteenths up to one, are exact in any precision.
+    fn forward(&mut self, parameters: &[f32], image: &[f32], precision: Precision) {
         match self.hidden {
             None => self.output.forward(parameters, image, &mut self.scores),
             Some(hidden) => {
@@ -216,6 +243,7 @@ impl Network {
                         *unit = 0.0;
                     }
                 }
+                round(&mut self.units, precision);
                 self.output
                     .forward(parameters, &self.units, &mut self.scores);
             }
@@ -238,6 +266,15 @@ fn cross_entropy(scores: &mut [f32; CLASSES], label: usize) -> f64 {
     libm::log(f64::from(sum)) - of_label
 }
 
+/// To the nearest number of that precision, ties to even.
+fn round(values: &mut [f32], precision: Precision) {
+    if precision == Precision::Bf16 {
+        for value in values {
+            *value = bf16::from_f32(*value).to_f32();
+        }
+    }
+}
+
 fn add_scaled(out: &mut [f32], x: f32, row: &[f32]) {
     if x == 0.0 {
         return;
@@ -253,9 +290,13 @@ mod tests {
 
     fn models() -> [Network; 2] {
         [
-            Network::new(TrainerKind::DigitsSoftmax, 0).unwrap(),
-            Network::new(TrainerKind::DigitsMlp, 7).unwrap(),
+            network(TrainerKind::DigitsSoftmax, Precision::F32),
+            network(TrainerKind::DigitsMlp, Precision::F32),
         ]
+    }
+
+    fn network(kind: TrainerKind, precision: Precision) -> Network {
+        Network::new(kind, 7, precision).unwrap()
     }
 
     fn started(network: &Network) -> Vec<f32> {
@@ -372,9 +413,54 @@ mod tests {
     }
 
     #[test]
+    fn a_gradient_in_bf16_is_made_of_rounded_numbers_only_and_points_the_same_way() {
+        let digits = Digits::load().unwrap();
+        let rows = [0, 1, 2, 3, 5, 6, 7, 8];
+        for kind in [TrainerKind::DigitsSoftmax, TrainerKind::DigitsMlp] {
+            let (mut exact, mut low) = (
+                network(kind, Precision::F32),
+                network(kind, Precision::Bf16),
+            );
+            let begun = started(&exact);
+            let (_, slope) = low.slope(digits, &rows, &step(8), &begun);
+            let slope = slope.to_vec();
+            let rounded: Vec<f32> = begun.iter().map(|p| bf16::from_f32(*p).to_f32()).collect();
+            assert_eq!(slope, low.slope(digits, &rows, &step(8), &rounded).1);
+
+            let wanted = exact.slope(digits, &rows, &step(8), &begun).1;
+            let length = |values: &[f32]| values.iter().map(|v| v * v).sum::<f32>().sqrt();
+            let apart: Vec<f32> = slope.iter().zip(wanted).map(|(a, b)| a - b).collect();
+            let apart = length(&apart) / length(wanted);
+            // A rounding is off by 2^-9 at most; a few of them follow each other.
+            assert!(apart > 0.0 && apart < 1.0 / 64.0, "{apart}");
+
+            // One row alone: each derivative by the bias is a number of 8 bits, and none of them would be one otherwise.
+            let bias = low.output.bias;
+            let is_low = |value: &f32| bf16::from_f32(*value).to_f32() == *value;
+            let (_, slope) = low.slope(digits, &[0], &step(1), &begun);
+            assert!(slope[bias..][..CLASSES].iter().all(is_low));
+            let (_, slope) = exact.slope(digits, &[0], &step(1), &begun);
+            assert!(!slope[bias..][..CLASSES].iter().any(is_low));
+        }
+    }
+
+    #[test]
+    fn activations_are_rounded_in_bf16_and_a_committed_model_is_judged_without() {
+        let digits = Digits::load().unwrap();
+        let mut network = network(TrainerKind::DigitsMlp, Precision::Bf16);
+        let parameters = started(&network);
+        let is_low = |value: &f32| bf16::from_f32(*value).to_f32() == *value;
+        network.accumulate(digits, &[0], &parameters);
+        assert!(network.units.iter().all(is_low));
+        assert!(network.units_delta.iter().all(is_low));
+        network.judge(digits, 0, &parameters);
+        assert!(!network.units.iter().all(is_low));
+    }
+
+    #[test]
     fn an_untrained_model_without_weights_knows_nothing() {
         let digits = Digits::load().unwrap();
-        let mut network = Network::new(TrainerKind::DigitsSoftmax, 0).unwrap();
+        let mut network = network(TrainerKind::DigitsSoftmax, Precision::F32);
         let parameters = vec![0.0; network.layout().len()];
         let loss = network.accumulate(digits, &[0, 1, 2], &parameters);
         assert!((loss - 10f64.ln()).abs() < 1e-6);

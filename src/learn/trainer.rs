@@ -111,7 +111,7 @@ impl DigitsTrainer {
         let rows = partition(plan)?
             .remove(node)
             .ok_or_else(|| TrainerError::UnknownNode { node: node.clone() })?;
-        let network = Network::new(model.trainer, model.hidden)?;
+        let network = Network::new(model.trainer, model.hidden, model.precision)?;
         let pulled = if model.proximal > 0.0 {
             network.layout().len()
         } else {

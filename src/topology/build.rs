@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::{
-    CheckpointPlan, Cooldown, HeartbeatPlan, Init, ModelPlan, Order, Plan, SecurityPlan, SyncEvery,
-    TrainerKind,
+    CheckpointPlan, Cooldown, HeartbeatPlan, Init, ModelPlan, Order, Plan, Precision, SecurityPlan,
+    SyncEvery, TrainerKind,
 };
 
 use super::diagnosis::{Mistake, Mistakes};
@@ -109,6 +109,10 @@ fn model(
         inner,
         batch: section.whole("batch") as usize,
         accumulate: section.whole("accumulate") as usize,
+        precision: match section.word("precision") {
+            "bf16" => Precision::Bf16,
+            _ => Precision::F32,
+        },
         proximal: section.number("proximal"),
         init: match section.value("init") {
             Value::Section(init) => Init::Seed(init.whole("seed")),

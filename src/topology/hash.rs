@@ -6,7 +6,8 @@ use std::fmt::{Debug, Write};
 use serde::{Deserialize, Serialize};
 use tombolo_core::congestion::Law;
 use tombolo_core::plan::{
-    AggregatorPlan, InnerPlan, LinkPlan, ModelPlan, OuterPlan, Partition, Plan, RoundPlan,
+    AggregatorPlan, InnerPlan, LinkPlan, ModelPlan, OuterPlan, Partition, Plan, Precision,
+    RoundPlan,
 };
 use tombolo_core::tensor::Hash;
 
@@ -135,6 +136,7 @@ impl SharedKeys {
             inner,
             batch,
             accumulate,
+            precision,
             proximal,
             init,
             order,
@@ -160,6 +162,10 @@ impl SharedKeys {
         }
         self.add("model.batch", batch);
         self.add("model.accumulate", accumulate);
+        if *precision != Precision::F32 {
+            // The default has the hash it always had.
+            self.add("model.precision", precision);
+        }
         self.add("model.proximal", proximal);
         self.add("model.init", init);
         self.add("model.order", order);

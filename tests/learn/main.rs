@@ -13,7 +13,9 @@ use std::fmt::Write;
 use std::path::Path;
 
 use tombolo::learn::{CLASSES, Digits, DigitsTrainer, PIXELS, ROWS, TrainerError};
-use tombolo_core::plan::{Init, InnerKind, OuterKind, Partition, SyncEvery, TrainerKind};
+use tombolo_core::plan::{
+    Init, InnerKind, OuterKind, Partition, Precision, SyncEvery, TrainerKind,
+};
 use tombolo_core::tensor::Hash;
 use tombolo_core::trainer::{Snapshot, Snapshots, Task, Trainer};
 
@@ -87,6 +89,25 @@ fn nine_nodes_on_skewed_rows_reach_93_percent_in_twenty_rounds() {
     let states: Vec<_> = (0..20).map(|_| schedule.round()).collect();
     let last = states.last().unwrap();
     assert!(last.accuracy > 0.93, "{states:#?}");
+}
+
+#[test]
+fn gradients_in_bf16_reach_the_accuracy_of_f32_within_a_point() {
+    let train = |trainer, precision| {
+        let mut plan = defaults();
+        plan.model.trainer = trainer;
+        plan.model.precision = precision;
+        let mut schedule = Schedule::new(plan);
+        let accuracies: Vec<f64> = (0..10).map(|_| schedule.round().accuracy).collect();
+        (accuracies[9], schedule.model)
+    };
+    for trainer in [TrainerKind::DigitsSoftmax, TrainerKind::DigitsMlp] {
+        let (exact, model) = train(trainer, Precision::F32);
+        let (low, other) = train(trainer, Precision::Bf16);
+        assert!((exact - low).abs() < 0.01, "{exact} {low}");
+        assert!(exact > 0.85, "{exact}");
+        assert_ne!(model, other, "nothing was rounded");
+    }
 }
 
 #[test]

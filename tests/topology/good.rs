@@ -341,6 +341,7 @@ fn the_hash_sees_whatever_decides_the_outcome() {
         "[model]\nlearning_rate = 0.2",
         "[model]\npartition = { kind = \"iid\" }",
         "[model]\naccumulate = 2",
+        "[model]\nprecision = \"bf16\"",
         "[model]\nproximal = 0.01",
         "[model]\noptimizer = \"adamw\"",
         "[model]\noptimizer = \"adamw\"\nbeta1 = 0.8",

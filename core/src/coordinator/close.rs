@@ -224,6 +224,7 @@ impl Coordinator {
         match result {
             Ok(()) => {
                 current.phase = Phase::Computing;
+                cx.report(Event::ContributionsFolded { round });
                 cx.wake_at(current.close_by);
                 cx.effect(Effect::Compute(round));
             }

@@ -660,6 +660,15 @@ fn answers_of_another_start_or_round_change_nothing() {
 }
 
 #[test]
+fn it_is_told_when_all_contributions_are_folded() {
+    let mut run = Run::folding(plan(&[1]));
+    let folded = Event::ContributionsFolded { round: 1 };
+    assert!(!run.events.contains(&folded));
+    run.tell(Message::Folded(1, 0, Ok(())));
+    assert_eq!(run.events.last(), Some(&folded));
+}
+
+#[test]
 fn a_contribution_that_cannot_be_had_is_left_out_and_named() {
     let mut run = Run::folding(some(&[1, 1], 1, 1));
     let lost = Err(FoldError::Domain(d(1), "its gateway is gone".into()));

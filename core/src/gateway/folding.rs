@@ -257,6 +257,11 @@ impl Gateway {
         };
         let attempt = current.attempts;
         current.attempts = current.attempts.saturating_add(1);
+        cx.report(Event::FoldStarted {
+            round: current.open.round,
+            attempt,
+            domain: self.domain.clone(),
+        });
         if attempt > 0 {
             cx.report(Event::Regrouped {
                 round: current.open.round,
@@ -506,6 +511,11 @@ impl Gateway {
         };
         current.contribution = Some(contribution.clone());
         current.answered = false;
+        cx.report(Event::Contributed {
+            round,
+            attempt,
+            domain: contribution.domain.clone(),
+        });
         cx.effect(Effect::Tell(Control::Contribute(contribution.clone())));
         // Who can be reached may still bring its update again, and so may who has not been here yet; for the others nobody should wait.
         let gone: Vec<NodeId> = current

@@ -210,6 +210,10 @@ impl Gateway {
             finite: squares.is_finite(),
         };
         export.report = Some(report.clone());
+        cx.report(Event::UpdateMeasured {
+            node: measured.node.clone(),
+            round: export.exported.round,
+        });
         cx.effect(Effect::Tell(Control::Reported {
             round: current.open.round,
             epoch: current.open.epoch,

@@ -239,6 +239,13 @@ pub(in crate::topology) static MODEL: Table = Table {
         )
         .or("1"),
         key(
+            "precision",
+            Word,
+            "What weights and activations are rounded to while a gradient is made; the model and its steps are f32.",
+        )
+        .words(&["f32", "bf16"])
+        .or("\"f32\""),
+        key(
             "proximal",
             Number(0.0, 1000.0),
             "How strongly local training is pulled back to the model that the round began with (FedProx).",
