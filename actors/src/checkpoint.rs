@@ -320,10 +320,13 @@ pub struct State {
     pub outer: SharedOuter,
 }
 
+/// The last view that was written down, and the run that the store's probe names.
+pub type Standing = (View, Option<Hash>);
+
 /// What it takes.
 pub enum Message {
     /// Whose the store's rounds are, if anybody was promoted: the last view, and the run.
-    Look(Reply<Result<Option<(View, Option<Hash>)>, CheckpointError>>),
+    Look(Reply<Result<Option<Standing>, CheckpointError>>),
     /// Make the store this run's, or find that it is.
     Claim(Hash, Reply<Result<(), CheckpointError>>),
     /// Make this node the coordinator by the next view, if that one is it now; the answer also names the run.

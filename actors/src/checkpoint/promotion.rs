@@ -41,8 +41,8 @@ impl Store {
         }
     }
 
-    /// The last view that was written down, if there is one, and the run that the store's probe names.
-    pub(super) fn look(&self) -> Result<Option<(View, Option<Hash>)>, CheckpointError> {
+    /// Whose the store's rounds are, if anybody was promoted.
+    pub(super) fn look(&self) -> Result<Option<super::Standing>, CheckpointError> {
         let Some(view) = self.last_view()? else {
             return Ok(None);
         };
