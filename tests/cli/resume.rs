@@ -107,7 +107,7 @@ fn a_damaged_state_is_refused_at_once_naming_the_file_in_full() {
     }
 }
 
-/// A full disk, or one that fails, takes the report as well: whoever waits for it must still hear how the run ended.
+/// What keeps the report from being written hides nothing: whoever waits for it must still hear how the run ended.
 #[test]
 fn a_report_that_cannot_be_written_hides_no_other_reason() {
     let hurried = "\"300ms\"\nfailed_limit = 2\nclose_limit = \"1s\"";
@@ -124,7 +124,7 @@ fn a_report_that_cannot_be_written_hides_no_other_reason() {
             let said = output.errors();
             let file = workspace.path().join("state/report.json");
             assert!(said.contains(&file.display().to_string()), "{output:#?}");
-            assert!(said.contains("No space left"), "{output:#?}");
+            assert!(said.contains("it is no regular file"), "{output:#?}");
             if code == 3 {
                 assert!(said.contains("2 rounds in a row failed"), "{output:#?}");
             }
