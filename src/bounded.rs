@@ -88,8 +88,11 @@ fn read_within(file: &File, bytes_max: usize, silence: Duration) -> Result<Vec<u
         }
         let mut source = [PollFd::new(file, PollFlags::IN)];
         let limit = silence.try_into().expect("half a minute is a time");
-        if poll(&mut source, Some(&limit)).map_err(io::Error::from)? == 0 {
-            return Err(ReadError::Silent(silence));
+        match poll(&mut source, Some(&limit)) {
+            Ok(0) => return Err(ReadError::Silent(silence)),
+            // A signal is no reason to give a file up: whoever handles it says what becomes of the process.
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(io::Error::from(error).into()),
         }
     }
 }
