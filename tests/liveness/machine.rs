@@ -56,6 +56,8 @@ async fn a_restarted_peer_is_noticed_by_its_stateless_reset() {
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let (first, _other) = (start(0, any), start(1, any));
     seen(&log, Micros(0), link_up(plant())).await;
+    // On both sides: who ends before it has greeted says so.
+    seen(&log, Micros(0), link_up(hq())).await;
     let restarted = worlds[1].env(&plant()).unwrap().now();
     let address = first.address;
     worlds[0].stop(&hq()).await;
