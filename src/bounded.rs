@@ -41,22 +41,22 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 /// Opens a file of our own, as asked for; what is none (a pipe, a device, a folder) is refused, and nothing is waited for.
 ///
 /// # Errors
-/// `InvalidInput` if it is something else than a regular file, or what the system says.
+/// `IsADirectory`, `InvalidInput` if it is something else than a regular file, or what the system says.
 pub(crate) fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = options.custom_flags(flags.bits().cast_signed()).open(path);
-    let is_regular = match &file {
-        Ok(file) => file.metadata()?.is_file(),
+    let kind = match options.custom_flags(flags.bits().cast_signed()).open(path) {
+        Ok(file) => match file.metadata()?.file_type() {
+            found if found.is_file() => return Ok(file),
+            found if found.is_dir() => ErrorKind::IsADirectory,
+            _ => ErrorKind::InvalidInput,
+        },
         // A pipe that nobody reads, or a socket.
-        Err(error) => error.raw_os_error() != Some(Errno::NXIO.raw_os_error()),
+        Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
+            ErrorKind::InvalidInput
+        }
+        Err(error) => return Err(error),
     };
-    match is_regular {
-        true => file,
-        false => Err(io::Error::new(
-            ErrorKind::InvalidInput,
-            "it is no regular file; move it away",
-        )),
-    }
+    Err(io::Error::new(kind, "it is no regular file; move it away"))
 }
 
 /// The whole of a file of at most `bytes_max` bytes.

@@ -194,8 +194,16 @@ impl Link {
     }
 
     fn reckon(&mut self) {
-        self.model = self.troubles.over(&self.usual);
+        let before = std::mem::replace(&mut self.model, self.troubles.over(&self.usual));
         self.cut = self.troubles.cut();
+        // Who comes after a change of pace does not stand in the queue of the time before: a trouble that has ended delays nobody.
+        if before.rate != self.model.rate {
+            self.free_at = 0;
+        }
+        let takes = |model: &LinkModel| (model.latency, model.jitter, model.rate, model.reorder);
+        if takes(&before) != takes(&self.model) {
+            self.last_arrival = 0;
+        }
     }
 
     /// Decides about one datagram given to the path at `now`.
@@ -362,6 +370,28 @@ mod tests {
         link.befall(7, PathFault::Cut);
         assert_eq!(link.send(0, 10), Fate::Cut);
         assert_eq!((link.statistics.too_large, link.statistics.cut), (1, 1));
+    }
+
+    #[test]
+    fn a_trouble_that_has_ended_delays_nobody() {
+        for fault in [
+            PathFault::Delay(Duration::from_secs(9)),
+            PathFault::Reorder(Duration::from_secs(9)),
+            PathFault::Rate(1_000),
+        ] {
+            let mut link = link(|model| model.rate = Some(8_000_000));
+            link.befall(1, fault.clone());
+            for at in 0..100 {
+                link.send(at, 100);
+            }
+            link.mend(1);
+            // 128 bytes at 8 Mbit/s, and the usual way.
+            assert_eq!(
+                link.send(1000, 100),
+                Fate::Arrives(1000 + 128_000 + 100_000, None),
+                "{fault:?}"
+            );
+        }
     }
 
     #[test]
