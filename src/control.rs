@@ -11,6 +11,7 @@ pub use status::{
     LinkState, LinkStatus, MemberStatus, MembershipStatus, NodeStatus, NotPromoted, Open, Request,
     Response, RoundMode, RoundsStatus, Status,
 };
+pub use tombolo_actors::coordinator::Promoted;
 
 pub(crate) use status::{History, Sources};
 
@@ -159,7 +160,11 @@ async fn promoted(node: NodeId, sources: &Sources) -> Response {
     };
     let asked = coordinator.ask(coordinator::Message::Promote);
     match tokio::time::timeout(PROMOTION_LIMIT, asked).await {
-        Ok(Ok(Ok(epoch))) => Response::Promoted { node, epoch },
+        Ok(Ok(Ok(Promoted { epoch, already }))) => Response::Promoted {
+            node,
+            epoch,
+            already,
+        },
         Ok(Ok(Err(reason))) => Response::NotPromoted {
             reason: NotPromoted::Refused { node, reason },
         },

@@ -187,8 +187,12 @@ impl Files for FolderFiles {
     }
 
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        self.read_small(path, usize::MAX)
+    }
+
+    fn read_small(&self, path: &str, bytes_max: usize) -> io::Result<Vec<u8>> {
         check_path(path)?;
-        self.disk.read(path)
+        self.disk.read(path, bytes_max)
     }
 
     fn replace(&self, path: &str, parts: &[&[u8]]) -> io::Result<()> {

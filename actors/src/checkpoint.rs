@@ -448,12 +448,15 @@ impl Actor for Checkpoint {
     }
 }
 
+/// The longest record, view, note or manifest: of 100,000 nodes it is a tenth.
+const JSON_BYTES_MAX: usize = 128 << 20;
+
 fn json<T: Serialize + serde::de::DeserializeOwned>(
     files: &dyn Files,
     path: &str,
 ) -> Result<T, CheckpointError> {
     let bytes = files
-        .read(path)
+        .read_small(path, JSON_BYTES_MAX)
         .map_err(|error| files_error(path, &error))?;
     sealed::open(&bytes).map_err(|reason| damaged(path, reason))
 }

@@ -31,6 +31,15 @@ use tombolo_core::trainer::Trainer;
 use tombolo_core::view::View;
 use tombolo_core::wire::{Contribution, Control, Object};
 
+/// A node that is the coordinator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Promoted {
+    /// From which membership view on, or the view of now.
+    pub epoch: Epoch,
+    /// It was so before, and nothing is changed.
+    pub already: bool,
+}
+
 /// What it takes.
 #[derive(Debug)]
 pub enum Message {
@@ -39,7 +48,7 @@ pub enum Message {
     /// A user lifts the cool-down of a node; the answer says how much of it was left.
     Readmit(NodeId, Reply<Result<Duration, NotLifted>>),
     /// A user makes this node the coordinator; the answer is the epoch in which it is.
-    Promote(Reply<Result<Epoch, String>>),
+    Promote(Reply<Result<Promoted, String>>),
     /// Somebody else is, by a view that this node goes by.
     Superseded(View),
     /// The result of the fold that this life of the actor started: the mean, or why there is none.

@@ -153,6 +153,15 @@ pub trait Files: Send + Sync {
     /// The whole file.
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
 
+    /// The whole file; fails with `FileTooLarge`, where that can be before it is read, if it holds more than `bytes_max` bytes.
+    fn read_small(&self, path: &str, bytes_max: usize) -> io::Result<Vec<u8>> {
+        let bytes = self.read(path)?;
+        match bytes.len() > bytes_max {
+            true => Err(too_large(bytes.len() as u64, bytes_max)),
+            false => Ok(bytes),
+        }
+    }
+
     /// Replaces a file by `parts`, one behind the other: there is the old one or the new one, never a piece. Makes missing folders.
     fn replace(&self, path: &str, parts: &[&[u8]]) -> io::Result<()>;
 
@@ -167,4 +176,10 @@ pub trait Files: Send + Sync {
 
     /// Makes durable what a folder lists: a change that was not answered may be seen and still be lost.
     fn settle(&self, folder: &str) -> io::Result<()>;
+}
+
+/// Why a file was not read that holds more than it can.
+pub fn too_large(bytes: u64, bytes_max: usize) -> io::Error {
+    let why = format!("it holds {bytes} bytes, and can hold at most {bytes_max}");
+    io::Error::new(io::ErrorKind::FileTooLarge, why)
 }

@@ -655,23 +655,7 @@ impl Machine for Coordinator {
             self.check(cx);
         }
         match message {
-            Message::Start(committed, resumed) => {
-                self.began = Some(cx.now());
-                let view = committed.view.clone().filter(|view| view.fits(&self.plan));
-                let view = view.unwrap_or_else(|| View::first(&self.plan));
-                self.membership = Membership::new(&self.plan, view, cx.now());
-                self.committed = Some(*committed);
-                self.resumed = resumed.map(|resumed| *resumed);
-                self.tell_overtaken(cx);
-                self.judge_domains();
-                // This node judges by it who may say what to its coordinator.
-                self.send_view(cx, &self.me);
-                self.check_ending(cx);
-                self.open_next(cx);
-                // Who came before the view was known.
-                let reached: Vec<NodeId> = self.reached().cloned().collect();
-                reached.into_iter().for_each(|node| self.on_up(cx, node));
-            }
+            Message::Start(committed, resumed) => self.on_start(cx, *committed, resumed),
             Message::Fail(reason) => self.on_fail(cx, reason),
             Message::Up(node) => self.on_up(cx, node),
             Message::Watched(node, word) => self.on_watched(cx, node, word),

@@ -237,7 +237,10 @@ impl Restore {
             }
             return Ok(newest);
         };
-        let round = found.iter().find(|round| round.round == wanted);
+        let newest = found.last().map_or(0, |round| round.round);
+        // Of rounds whose records are missing only the first is listed.
+        let round = found.iter().rfind(|round| round.round <= wanted);
+        let round = round.filter(|_| wanted <= newest);
         let round = round.ok_or_else(|| format!("round {wanted} has not ended"))?;
         match &round.kept {
             Kept::Verified(_) => Ok(round),

@@ -7,7 +7,7 @@ use clap::Args;
 use super::output::{fail, print_line, refuse};
 use super::status::state_folder;
 use super::{Common, Exit, Format};
-use tombolo::control::{NotPromoted, PromoteError, promote};
+use tombolo::control::{NotPromoted, PromoteError, Promoted, promote};
 use tombolo_core::ids::NodeId;
 
 /// Arguments of `promote`.
@@ -28,13 +28,17 @@ impl Promote {
         };
         let node = &self.node;
         let error = match promote(&folder, node) {
-            Ok(epoch) => {
+            Ok(Promoted { epoch, already }) => {
                 match common.format {
                     Format::Json => print_line(&serde_json::json!({
                         "event": "promoted",
                         "node": node,
                         "epoch": epoch,
+                        "already": already,
                     })),
+                    Format::Text if already => {
+                        say!("{node} was the coordinator before; nothing is changed");
+                    }
                     Format::Text => say!(
                         "{node} is the coordinator from membership view {epoch} on; the one before it can commit nothing more"
                     ),

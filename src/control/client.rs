@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::{NotPromoted, Request, Response, Status, short_path};
+use super::{NotPromoted, Promoted, Request, Response, Status, short_path};
 use tombolo_core::ids::NodeId;
 use tombolo_core::membership::NotLifted;
 
@@ -142,7 +142,7 @@ pub enum PromoteError {
 ///
 /// # Errors
 /// See [`PromoteError`].
-pub fn promote(state: &Path, node: &NodeId) -> Result<u64, PromoteError> {
+pub fn promote(state: &Path, node: &NodeId) -> Result<Promoted, PromoteError> {
     let sockets = Sockets::of(state);
     let folder = std::path::absolute(state).unwrap_or_else(|_| state.to_owned());
     let elsewhere = PromoteError::Elsewhere {
@@ -159,7 +159,9 @@ pub fn promote(state: &Path, node: &NodeId) -> Result<u64, PromoteError> {
     for name in own.into_iter().chain(others) {
         let request = Request::Promote { node: node.clone() };
         match sockets.ask_within(name, &request, PROMOTION_LIMIT) {
-            Ok(Some(Response::Promoted { epoch, .. })) => return Ok(epoch),
+            Ok(Some(Response::Promoted { epoch, already, .. })) => {
+                return Ok(Promoted { epoch, already });
+            }
             // Whoever it is, another process may host it.
             Ok(Some(Response::NotPromoted {
                 reason: NotPromoted::Elsewhere { .. },

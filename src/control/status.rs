@@ -66,6 +66,8 @@ pub enum Response {
         node: NodeId,
         /// From which membership view on.
         epoch: Epoch,
+        /// It was so before.
+        already: bool,
     },
     /// It is not.
     NotPromoted {

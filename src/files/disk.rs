@@ -21,8 +21,8 @@ pub trait Disk: Send + Sync {
         path.to_owned()
     }
 
-    /// The whole file.
-    fn read(&self, path: &str) -> io::Result<Vec<u8>>;
+    /// The whole file; fails with `FileTooLarge`, before it is read, if it holds more than `bytes_max` bytes.
+    fn read(&self, path: &str, bytes_max: usize) -> io::Result<Vec<u8>>;
 
     /// The names in a folder, in any order.
     fn list(&self, folder: &str) -> io::Result<Vec<String>>;

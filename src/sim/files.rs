@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use tombolo_actors::env::too_large;
 use tombolo_core::ids::NodeId;
 use tombolo_core::rng::Rng;
 
@@ -211,8 +212,12 @@ impl DiskOfLife {
 }
 
 impl Disk for DiskOfLife {
-    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
-        self.seen(path)?.tree.read(path)
+    fn read(&self, path: &str, bytes_max: usize) -> io::Result<Vec<u8>> {
+        let bytes = self.seen(path)?.tree.read(path)?;
+        match bytes.len() > bytes_max {
+            true => Err(too_large(bytes.len() as u64, bytes_max)),
+            false => Ok(bytes),
+        }
     }
 
     fn list(&self, folder: &str) -> io::Result<Vec<String>> {

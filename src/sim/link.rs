@@ -380,15 +380,16 @@ mod tests {
             PathFault::Rate(1_000),
         ] {
             let mut link = link(|model| model.rate = Some(8_000_000));
-            link.befall(1, fault.clone());
+            link.befall(1, fault);
             for at in 0..100 {
                 link.send(at, 100);
             }
             link.mend(1);
-            // 128 bytes at 8 Mbit/s, and the usual way.
+            // A second later: 128 bytes at 8 Mbit/s, and the usual way.
+            let sent = 1_000_000_000;
             assert_eq!(
-                link.send(1000, 100),
-                Fate::Arrives(1000 + 128_000 + 100_000, None),
+                link.send(sent, 100),
+                Fate::Arrives(sent + 128_000 + 100_000, None),
                 "{fault:?}"
             );
         }

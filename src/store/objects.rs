@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use tombolo_actors::env::Files;
+use tombolo_actors::env::{Files, too_large};
 
 /// How long one request may take: [`PART`] at a megabyte a second, and some to begin.
 const TRY_LIMIT: Duration = Duration::from_secs(30);
@@ -245,15 +245,21 @@ impl Files for ObjectFiles {
     }
 
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        self.read_small(path, usize::MAX)
+    }
+
+    fn read_small(&self, path: &str, bytes_max: usize) -> io::Result<Vec<u8>> {
         let location = located(path)?;
         let (mut whole, mut version): (Vec<u8>, Option<String>) = (Vec::new(), None);
         loop {
             let from = whole.len() as u64;
+            // No more than that is fetched of what is too large.
+            let part = PART.min(bytes_max - whole.len()).max(1) as u64;
             let (part, size, tag) = self.patiently("read", path, |store| {
                 let (location, version) = (location.clone(), version.clone());
                 async move {
                     let options = GetOptions {
-                        range: Some(GetRange::Bounded(from..from + PART as u64)),
+                        range: Some(GetRange::Bounded(from..from + part)),
                         // All parts are of one object, whoever replaces it meanwhile.
                         if_match: version,
                         ..GetOptions::default()
@@ -263,6 +269,11 @@ impl Files for ObjectFiles {
                     Ok((found.bytes().await?, size, tag))
                 }
             })?;
+            if size > bytes_max as u64 {
+                let why = too_large(size, bytes_max);
+                let why = format!("failed to read {}: {why}", self.locate(path));
+                return Err(io::Error::new(ErrorKind::FileTooLarge, why));
+            }
             whole.extend_from_slice(&part);
             if part.is_empty() || whole.len() as u64 >= size {
                 return Ok(whole);

@@ -10,6 +10,7 @@ use rustix::fs::OFlags;
 
 use crate::bounded;
 use crate::files::{Disk, FolderFiles, Kind, OpenFile};
+use tombolo_actors::env::too_large;
 
 /// Held while a process uses the folder.
 const LOCK: &str = ".lock";
@@ -114,14 +115,17 @@ impl Disk for Folder {
         full.display().to_string()
     }
 
-    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+    fn read(&self, path: &str, bytes_max: usize) -> io::Result<Vec<u8>> {
         let full = self.full(path);
         let mut bytes = Vec::new();
         bounded::open_regular(&full, OpenOptions::new().read(true))
             .and_then(|mut file| {
+                let size = file.metadata()?.len();
+                if size > bytes_max as u64 {
+                    return Err(too_large(size, bytes_max));
+                }
                 // At once as many as there are, for a model is large.
-                let size = file.metadata()?.len().try_into().unwrap_or(usize::MAX);
-                bytes.try_reserve_exact(size)?;
+                bytes.try_reserve_exact(size.try_into().unwrap_or(usize::MAX))?;
                 file.read_to_end(&mut bytes)
             })
             .map_err(|error| named(error, "read", &full))?;
@@ -240,6 +244,13 @@ mod tests {
             refused.contains("000003.json") && refused.contains("no regular file"),
             "{refused}"
         );
+        // A file with a hole costs who made it nothing, and is not read.
+        let huge = File::create(folder.path().join("commits/000004.json")).unwrap();
+        huge.set_len(1 << 40).unwrap();
+        let refused = look(folder.path()).read_small("commits/000004.json", 1000);
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::FileTooLarge);
+        assert!(refused.to_string().contains("000004.json"), "{refused}");
         symlink("/dev/null", folder.path().join(LOCK)).unwrap();
         let refused = open(folder.path()).map(drop).unwrap_err().to_string();
         assert!(

@@ -137,6 +137,23 @@ fn a_pipe_in_the_state_folder_is_refused_by_name() {
     }
 }
 
+/// Of records that are missing the first is listed; whoever asks for another one is told of the gap.
+#[test]
+fn a_round_within_a_gap_has_ended_and_its_record_is_missing() {
+    let workspace = ran();
+    let commits = workspace.path().join("state/nodes/hq.gate/commits");
+    for round in [1, 2] {
+        std::fs::remove_file(commits.join(format!("00000{round}.json"))).unwrap();
+    }
+    for (round, said) in [(1, "missing"), (2, "missing"), (4, "has not ended")] {
+        let restored = workspace.run(&format!(
+            "checkpoint restore topology.toml --round {round} --to out"
+        ));
+        let errors = restored.expect(1).errors();
+        assert!(errors.contains(said), "{round}: {errors}");
+    }
+}
+
 #[test]
 fn a_folder_without_a_round_is_said_to_be_one() {
     let workspace = Workspace::new(&pinned(3));

@@ -52,8 +52,8 @@ fn a_standby_ends_the_run_of_a_coordinator_that_was_killed() {
     let promoted = fleet.workspace.run("promote plant/gate topology.toml");
     let said = promoted.expect(0).events("promoted");
     assert_eq!(
-        (&said[0]["node"], &said[0]["epoch"]),
-        (&"plant/gate".into(), &2.into())
+        (&said[0]["node"], &said[0]["epoch"], &said[0]["already"]),
+        (&"plant/gate".into(), &2.into(), &false.into())
     );
     let now = ended(&fleet.until_of("plant/gate", "it coordinates", |_| true));
     fleet.until_of("plant/gate", "rounds go on", |status| {
@@ -124,11 +124,9 @@ fn a_coordinator_that_wakes_after_a_promotion_steps_down_and_says_why() {
         .workspace
         .run("promote lab/gate topology.toml")
         .expect(0);
-    // Asked again it says the same.
-    fleet
-        .workspace
-        .run("promote lab/gate topology.toml")
-        .expect(0);
+    // Asked again it says that there was nothing to do.
+    let again = fleet.workspace.run("promote lab/gate topology.toml");
+    assert_eq!(again.expect(0).events("promoted")[0]["already"], true);
     fleet.process("lab/gate").until_rounds(2);
     fleet.signal("hq/gate", Signal::CONT);
     let old = fleet.end("hq/gate").expect(4);

@@ -180,6 +180,27 @@ fn a_superseded_coordinator_is_refused_whatever_it_writes() {
     assert_eq!(plant.load(&layout()).unwrap().committed.unwrap().round, 2);
 }
 
+/// What lies among the views and is none may be one that lost its name; a view that is missing is named.
+#[test]
+fn what_is_wrong_with_the_views_is_named() {
+    let objects = Faulty::new();
+    begun(&objects);
+    let plant = as_seen_by(&objects, "plant/gate");
+    plant.appoint(&plan(), &n("hq/gate")).unwrap();
+    let lab = as_seen_by(&objects, "lab/gate");
+    lab.appoint(&plan(), &n("plant/gate")).unwrap();
+    let files = files(&objects);
+    for stray in ["views/000002.json.bak", "views/2.json", "views/000001.json"] {
+        files.replace(stray, &[b"{}"]).unwrap();
+        let path = stray.to_owned();
+        assert_eq!(refusal(lab.last_view()), CheckpointError::Stray { path });
+        files.remove(stray).unwrap();
+    }
+    let path = "views/000002.json".to_owned();
+    files.remove(&path).unwrap();
+    assert_eq!(refusal(lab.last_view()), CheckpointError::Missing { path });
+}
+
 /// What both write at once bears different names, so neither destroys the other's.
 #[test]
 fn notes_are_taken_over_and_nothing_of_the_others_is_touched() {

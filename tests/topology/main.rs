@@ -9,3 +9,4 @@ mod good;
 mod memories;
 mod mutated;
 mod plan_of_faults;
+mod schema;

@@ -37,6 +37,9 @@ struct Proof {
     profiles: Profiles,
 }
 
+/// How many seeds, or from which to which.
+const SEEDS: &str = "TOMBOLO_SEEDS";
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Profiles {
     Release,
@@ -50,7 +53,7 @@ const PROOFS: &[Proof] = &[
         shows: "The machines of `core/` alone, whole federations of them under storms of faults: no invariant is violated and every run ends.",
         target: &["--package", "tombolo-core", "--test", "federation"],
         test: "no_storm_breaks_an_invariant",
-        variables: &[("TOMBOLO_SEEDS", "20000"), ("TOMBOLO_MINUTES", "10")],
+        variables: &[(SEEDS, "20000"), ("TOMBOLO_MINUTES", "10")],
         profiles: Profiles::Release,
     },
     Proof {
@@ -58,7 +61,7 @@ const PROOFS: &[Proof] = &[
         shows: "Real actors, QUIC and TLS in virtual time, 9 to 16 nodes under faults of every kind: no invariant is violated, every run ends.",
         target: &["--test", "sim"],
         test: "actors::forty_seeds_of_a_minute_under_faults_break_no_invariant",
-        variables: &[("TOMBOLO_SEEDS", "1000..2000"), ("TOMBOLO_MINUTES", "5")],
+        variables: &[(SEEDS, "1000..2000"), ("TOMBOLO_MINUTES", "5")],
         profiles: Profiles::Release,
     },
     Proof {
@@ -294,7 +297,7 @@ impl Comparison {
             println!("{}", Value::Object(line.clone()));
         }
         Ok(Section {
-            name: self.name,
+            name: self.name.to_owned(),
             shows: self.shows,
             command: command(self.name, self.variables),
             commit,
@@ -305,6 +308,19 @@ impl Comparison {
 }
 
 impl Proof {
+    /// Its name; a slice of its seeds is a section of its own, so that a long proof can be done in several sittings.
+    fn heading(&self) -> String {
+        let counted = |(name, usual): &&(&str, &str)| *name == SEEDS && !usual.contains("..");
+        let range = match self.variables.iter().any(|it| counted(&it)) {
+            true => value(SEEDS).filter(|seeds| seeds.contains("..")),
+            false => None,
+        };
+        match range {
+            Some(range) => format!("{}, seeds {range}", self.name),
+            None => self.name.to_owned(),
+        }
+    }
+
     fn run(&self, root: &Path) -> Result<Section> {
         let commit = results::commit(root)?;
         let profiles: &[bool] = match self.profiles {
@@ -327,7 +343,7 @@ impl Proof {
             bail!("it found nothing: is there still a test {:?}?", self.test);
         }
         Ok(Section {
-            name: self.name,
+            name: self.heading(),
             shows: self.shows,
             command: command(self.name, self.variables),
             commit,

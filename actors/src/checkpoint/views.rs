@@ -5,6 +5,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::{CheckpointError, FORMAT, Store, files_error, json, other_format, sealed};
+use tombolo_core::ids::Epoch;
 use tombolo_core::tensor::Hash;
 use tombolo_core::view::View;
 
@@ -22,9 +23,18 @@ impl Store {
     /// # Errors
     /// It cannot be read, or is not what it should be.
     pub fn last_view(&self) -> Result<Option<View>, CheckpointError> {
-        let names = self.files.list("views");
-        let names = names.map_err(|error| files_error("views", &error))?;
-        let Some(name) = names.last() else {
+        let names = self.list("views")?;
+        // They follow each other from epoch 2 on. What is none may be one that lost its name.
+        let names: Result<Vec<(Epoch, String)>, _> = names.into_iter().map(numbered).collect();
+        let mut names = names?;
+        names.sort_unstable();
+        for ((epoch, _), due) in names.iter().zip(2..) {
+            if *epoch != due {
+                let path = format!("views/{}", file_name(due));
+                return Err(CheckpointError::Missing { path });
+            }
+        }
+        let Some((_, name)) = names.last() else {
             return Ok(None);
         };
         // One that a killed process did not live to synchronize counts from here on, so it must stay: no later one may take its number.
@@ -46,11 +56,8 @@ impl Store {
             });
         }
         let epoch = written.view.epoch;
-        if *name != file_name(epoch) || epoch != names.len() as u64 + 1 {
-            return Err(damaged(format!(
-                "it says epoch {epoch}, epoch {} is due",
-                names.len() + 1
-            )));
+        if *name != file_name(epoch) {
+            return Err(damaged(format!("it is of epoch {epoch}")));
         }
         Ok(Some(written.view))
     }
@@ -85,6 +92,17 @@ impl Store {
     }
 }
 
-fn file_name(epoch: u64) -> String {
+/// A view's epoch and name.
+fn numbered(name: String) -> Result<(Epoch, String), CheckpointError> {
+    let epoch = name.strip_suffix(".json").and_then(|it| it.parse().ok());
+    match epoch.filter(|epoch| *epoch > 1 && file_name(*epoch) == name) {
+        Some(epoch) => Ok((epoch, name)),
+        None => Err(CheckpointError::Stray {
+            path: format!("views/{name}"),
+        }),
+    }
+}
+
+fn file_name(epoch: Epoch) -> String {
     format!("{epoch:06}.json")
 }

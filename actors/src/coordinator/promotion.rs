@@ -4,7 +4,7 @@
 //! coordinator before it, and begins as a coordinator does that was restarted. A coordinator that finds itself fenced says nothing more to
 //! anybody and steps down.
 
-use super::{Coordinator, Setup};
+use super::{Coordinator, Promoted, Setup};
 use crate::checkpoint::{self, CheckpointError};
 use crate::shell::{ASKS_MAX, AskError, Cx, Reply, later};
 use tombolo_core::coordinator as machine;
@@ -86,9 +86,13 @@ impl Coordinator {
     }
 
     /// A user makes this node the coordinator.
-    pub(super) fn promote(&mut self, cx: &mut Cx<Self>, reply: Reply<Result<Epoch, String>>) {
+    pub(super) fn promote(&mut self, cx: &mut Cx<Self>, reply: Reply<Result<Promoted, String>>) {
         if self.acts() {
-            return reply.send(Ok(self.machine.view().epoch));
+            let epoch = self.machine.view().epoch;
+            return reply.send(Ok(Promoted {
+                epoch,
+                already: true,
+            }));
         }
         let checkpoint = self.setup.checkpoint.clone();
         let known = self.setup.durable().known.clone();
@@ -111,7 +115,10 @@ impl Coordinator {
             let (stage, epoch) = (coordinator.setup.stage.clone(), view.epoch);
             if coordinator.acts() {
                 // Asked twice.
-                return reply.send(Ok(epoch));
+                return reply.send(Ok(Promoted {
+                    epoch,
+                    already: true,
+                }));
             }
             {
                 let mut durable = coordinator.setup.durable();
@@ -125,7 +132,10 @@ impl Coordinator {
                 node: stage.node.clone(),
                 epoch,
             });
-            reply.send(Ok(epoch));
+            reply.send(Ok(Promoted {
+                epoch,
+                already: false,
+            }));
             coordinator.renew();
             coordinator.begin(cx);
         });

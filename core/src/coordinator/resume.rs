@@ -10,14 +10,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::round::{Current, Phase};
-use super::{Coordinator, Effect};
+use super::{Committed, Coordinator, Effect};
 use crate::aggregate::{Report, Weight};
 use crate::event::{Event, RoundRecord};
 use crate::ids::{DomainId, Epoch, NodeId, Round};
 use crate::machine::Context;
+use crate::membership::Membership;
 use crate::mutants;
 use crate::tensor::Hash;
 use crate::time::Micros;
+use crate::view::View;
 use crate::wire::Contribution;
 
 /// What is fixed at a round's first gate.
@@ -76,8 +78,32 @@ pub fn overtaken(
 }
 
 impl Coordinator {
+    /// Begins with what was found on disk.
+    pub(super) fn on_start(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        committed: Committed,
+        resumed: Option<Box<Resumed>>,
+    ) {
+        self.began = Some(cx.now());
+        let view = committed.view.clone().filter(|view| view.fits(&self.plan));
+        let view = view.unwrap_or_else(|| View::first(&self.plan));
+        self.membership = Membership::new(&self.plan, view, cx.now());
+        self.committed = Some(committed);
+        self.resumed = resumed.map(|resumed| *resumed);
+        self.tell_overtaken(cx);
+        self.judge_domains();
+        // This node judges by it who may say what to its coordinator.
+        self.send_view(cx, &self.me);
+        self.check_ending(cx);
+        self.open_next(cx);
+        // Who came before the view was known.
+        let reached: Vec<NodeId> = self.reached().cloned().collect();
+        reached.into_iter().for_each(|node| self.on_up(cx, node));
+    }
+
     /// Names whose acknowledged updates are in no round's record.
-    pub(super) fn tell_overtaken(&self, cx: &mut Context<'_, Effect>) {
+    fn tell_overtaken(&self, cx: &mut Context<'_, Effect>) {
         let Some(committed) = &self.committed else {
             return;
         };

@@ -374,44 +374,6 @@ fn weighed_updates_are_folded_slice_by_slice_gathered_and_announced() {
 }
 
 #[test]
-fn what_a_domain_has_done_is_told_step_by_step() {
-    let mut hq = Domain::exported();
-    hq.weigh(&["a", "b", "c"]);
-    hq.fold_all(0);
-    hq.gathered(0);
-    hq.commit(1, 0);
-    hq.obtained(1);
-    let domain: DomainId = "hq".parse().unwrap();
-    let obtained = |round| Event::ModelObtained {
-        domain: domain.clone(),
-        round,
-    };
-    let measured = |node| Event::UpdateMeasured {
-        node: n(node),
-        round: 1,
-    };
-    let (round, attempt) = (1, 0);
-    let expected = [
-        obtained(0),
-        measured("a"),
-        measured("b"),
-        measured("c"),
-        Event::FoldStarted {
-            round,
-            attempt,
-            domain: domain.clone(),
-        },
-        Event::Contributed {
-            round,
-            attempt,
-            domain: domain.clone(),
-        },
-        obtained(1),
-    ];
-    assert_eq!(hq.events, expected);
-}
-
-#[test]
 fn the_same_part_twice_gathers_once() {
     let mut hq = Domain::exported();
     hq.weigh(&["a", "b", "c"]);

@@ -1,6 +1,6 @@
 //! IDENT-1: who cannot show that it is who it says, is not talked to; who can, is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tombolo_core::event::Event;
@@ -14,8 +14,13 @@ use crate::simulation::plan::Fault;
 /// How long a handshake with the certificate of before may still take, and news of a refusal may be on the way.
 const ON_THE_WAY: Duration = Duration::from_secs(30);
 
+/// How near to a simulation's begin certificates that are stale end or begin. A clock set by less changes no verdict.
+const MARGIN: Duration = Duration::from_secs(86_400);
+
 #[derive(Default)]
 pub(super) struct Identities {
+    /// Whose clock was set so far that it judges others' certificates, or they its, by another day.
+    astray: BTreeSet<NodeId>,
     /// How many faults make a node's certificate stale, and since when there are any or none.
     stale: BTreeMap<NodeId, (usize, Micros)>,
 }
@@ -32,8 +37,13 @@ impl Identities {
 
 impl Law for Identities {
     fn on_fault(&mut self, cx: &mut Cx<'_>, fault: &Fault, phase: Phase) {
-        let Fault::StaleCertificate { node, .. } = fault else {
-            return;
+        let node = match fault {
+            Fault::StaleCertificate { node, .. } => node,
+            Fault::ClockForward { node, by } | Fault::ClockBack { node, by } if *by >= MARGIN => {
+                self.astray.extend(node.parse());
+                return;
+            }
+            _ => return,
         };
         let Ok(node) = node.parse() else { return };
         let (count, since) = self.stale.entry(node).or_default();
@@ -48,6 +58,13 @@ impl Law for Identities {
     }
 
     fn on_event(&mut self, cx: &mut Cx<'_>, event: &Event) {
+        if let Event::LinkUp { node, peer } | Event::LinkRefused { node, peer, .. } = event
+            && [node, peer]
+                .into_iter()
+                .any(|end| self.astray.contains(end))
+        {
+            return;
+        }
         match event {
             Event::LinkUp { node, peer } => {
                 for end in [node, peer] {

@@ -499,6 +499,14 @@ fn only_who_can_show_who_it_is_is_talked_to() {
     );
     stand.pass(secs(31));
     assert_eq!(stand.event(refused()).broken(), ["IDENT-1"]);
+    // Whoever lives on another day has other certificates for expired, and rightly.
+    for (by, broken) in [(secs(3600), &["IDENT-1"][..]), (secs(86_400), &[])] {
+        for fault in [clock_forward("hq/gate", by), clock_back("hq/gate", by)] {
+            let mut stand = Stand::new();
+            stand.fault(fault, Phase::Begins).event(refused());
+            assert_eq!(stand.broken(), broken, "{by:?}");
+        }
+    }
 }
 
 #[test]

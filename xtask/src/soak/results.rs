@@ -23,7 +23,7 @@ const ROWS_MAX: usize = 60;
 
 /// What one proof found.
 pub struct Section {
-    pub name: &'static str,
+    pub name: String,
     pub shows: &'static str,
     pub command: String,
     pub commit: String,
@@ -69,7 +69,7 @@ pub fn write(root: &Path, section: &Section, order: &[&str]) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         read => read.with_context(|| FILE)?,
     };
-    let after = replaced(&before, section.name, &section.text(&today()), order);
+    let after = replaced(&before, &section.name, &section.text(&today()), order);
     // In one step: who stops it in the middle loses nothing.
     let partial = path.with_extension("md.partial");
     fs::write(&partial, after)
@@ -85,8 +85,13 @@ fn replaced(page: &str, name: &str, text: &str, order: &[&str]) -> String {
         .filter(|(other, _)| *other != name)
         .collect();
     sections.push((name, text));
-    let place = |name: &str| order.iter().position(|other| *other == name);
-    sections.sort_by_key(|(name, _)| place(name).unwrap_or(usize::MAX));
+    // A part of a proof stands with its whole.
+    let place = |name: &str| {
+        let whole = name.split(", ").next();
+        let found = order.iter().position(|other| Some(*other) == whole);
+        found.unwrap_or(usize::MAX)
+    };
+    sections.sort_by_key(|(name, _)| (place(name), *name));
     let mut page = HEAD.to_owned();
     for (name, text) in sections {
         let _ = write!(page, "\n## {name}\n\n{}\n", text.trim());
@@ -181,7 +186,7 @@ mod tests {
 
     fn section(name: &'static str, lines: &[&str]) -> Section {
         Section {
-            name,
+            name: name.to_owned(),
             shows: "That it holds.",
             command: format!("cargo xtask soak {name}"),
             commit: "0123abc".into(),
@@ -206,6 +211,10 @@ mod tests {
             "{again}"
         );
         assert!(again.find("## core") < again.find("## kills") && again.contains("| kills | 50 |"));
+        let part = text("core", r#"{"seeds":"7..9"}"#);
+        let parts = replaced(&again, "core, seeds 7..9", &part, &order);
+        let (whole, part) = (parts.find("## core\n"), parts.find("## core, seeds 7..9\n"));
+        assert!(whole.is_some() && whole < part && part < parts.find("## kills"));
         let same = replaced(&again, "kills", &text("kills", r#"{"kills":50}"#), &order);
         assert_eq!(same, again);
     }
