@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tombolo::topology::{
     DOMAINS_MAX, FILE_BYTES_MAX, NODES_MAX, Options, config_hash, explicit, load, parse,
-    parse_with, schema, template, write_new,
+    parse_with, template, write_new,
 };
 use tombolo_core::plan::{
     BaseWeights, Clip, Cooldown, Deadline, Fabric, HeartbeatPlan, Init, Order, OuterKind,
