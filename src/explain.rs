@@ -13,8 +13,8 @@ mod tests;
 
 use thiserror::Error;
 
-pub(crate) use chronicle::OLD_MAX;
 pub use chronicle::{Chronicle, Past};
+pub(crate) use chronicle::{OLD_MAX, last_told};
 pub use link::{LinkStory, link};
 pub use node::{Asked, NodeStory, node};
 pub use round::{DomainStory, Fate, NodeRound, RoundStory, Share, Step, round};

@@ -33,6 +33,7 @@ use tombolo_core::trainer::Trainer;
 use tombolo_fabric::{VerbsProvider, shm::Shm};
 
 use crate::control::{Control, History, Sources};
+use crate::explain::last_told;
 use crate::identity::{NodeIdentity, pki};
 use crate::store::{self, ObjectFiles, ObjectStore};
 use crate::topology::{self, Diagnosis, Options, SharedKeys, TopologyFile};
@@ -437,6 +438,11 @@ impl Federation {
         }
         let provider = Shm::new(plan.checkpoint.folder.join("run").join("fabric"));
 
+        // Before this process records anything.
+        let may_coordinate = nodes.iter().any(|node| plan.may_coordinate(node));
+        let told = may_coordinate.then(|| last_told(&plan.checkpoint.folder));
+        let told = told.flatten();
+
         let (events, _) = broadcast::channel(EVENTS_KEPT);
         let recorder = hosts_coordinator
             .then(|| Recorder::start(folder_events(&plan)))
@@ -506,6 +512,7 @@ impl Federation {
                 rule: built.rule.clone(),
                 configuration: built.configuration,
                 run,
+                told,
                 listen,
             };
             crews.insert(node.clone(), Crew::start(kit).map_err(machine)?);

@@ -65,9 +65,19 @@ pub struct Durable {
     known: Option<NodeId>,
     /// The run that it was promoted in.
     run: Option<Hash>,
-    /// The last round whose record was reported; none before the first life has loaded.
+    /// The last round whose record was reported; none before the first life has loaded, unless it is known.
     reported: Option<Round>,
     traffic: (u64, u64),
+}
+
+impl Durable {
+    /// Of a process that knows of which round the one before it has told last.
+    pub fn new(told: Option<Round>) -> Self {
+        Durable {
+            reported: told,
+            ..Durable::default()
+        }
+    }
 }
 
 /// Makes the trainer with which the coordinator initializes and evaluates.

@@ -24,7 +24,7 @@ use crate::shell::{ASKS_MAX, Handle, Stage, TellError, supervise};
 use crate::slab::Pool;
 use crate::verbs::{self, Fabric, Verbs};
 use tombolo_core::event::Event;
-use tombolo_core::ids::NodeId;
+use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::time::Micros;
 use tombolo_core::view::Seen;
@@ -52,6 +52,9 @@ pub struct Kit {
     pub configuration: Hash,
     /// Drawn when the run began; used on the coordinator's node, which tells the others.
     pub run: Hash,
+    /// The last round of whose end a process before this one has told, 0 before the first; none if nobody knows. Used on the coordinator's
+    /// node: what was recorded behind it and not told is told by this one.
+    pub told: Option<Round>,
     /// Where it listens.
     pub listen: SocketAddr,
 }
@@ -247,6 +250,7 @@ impl Crew {
             rule,
             configuration,
             run,
+            told,
             listen,
         } = kit;
         let (plan, me) = (stage.plan.clone(), stage.node.clone());
@@ -442,7 +446,7 @@ impl Crew {
                 links: links.clone(),
                 wires: wires.clone(),
                 board: Arc::clone(&board),
-                durable: Arc::default(),
+                durable: Arc::new(Mutex::new(coordinator::Durable::new(told))),
             };
             coordinator = Some(supervise(&stage, class, me.as_str(), move |own| {
                 Coordinator::new(setup.clone(), own.clone())

@@ -219,6 +219,10 @@ impl Display {
         if self.everything || self.format == Format::Json {
             return self.say_last_word(&Event::Finished(finished.clone()));
         }
+        if finished.rounds == 0 && !finished.reason.is_empty() {
+            // It did not begin; why is all that there is to say.
+            return;
+        }
         if !self.rows.is_empty() && std::io::stdout().is_terminal() {
             say!("{}", self.table());
         }

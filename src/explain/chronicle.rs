@@ -7,6 +7,7 @@ use std::vec::IntoIter;
 
 use serde::{Deserialize, Serialize};
 use tombolo_core::event::Event;
+use tombolo_core::ids::Round;
 
 use super::ExplainError;
 
@@ -41,21 +42,44 @@ pub struct Chronicle {
     damaged: Vec<String>,
 }
 
+/// The last round of whose end the record in a state folder tells, 0 if of none; or that there is no record.
+pub(crate) fn last_told(folder: &Path) -> Option<Round> {
+    let files = files(folder);
+    if files.is_empty() {
+        return None;
+    }
+    let ended = |past: Past| match past.event {
+        Event::Round(record) => Some(record.round),
+        _ => None,
+    };
+    let newest_first = files.into_iter().rev();
+    let told = newest_first.map(|file| Chronicle::of(vec![file]).filter_map(ended).max());
+    Some(told.flatten().next().unwrap_or(0))
+}
+
+/// Oldest first. Anything else than a file might never end.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let now = folder.join("events.jsonl");
+    let old = (1..=OLD_MAX).rev();
+    let old = old.map(|number| folder.join(format!("events.jsonl.{number}.sz")));
+    old.chain([now]).filter(|path| path.is_file()).collect()
+}
+
 impl Chronicle {
     /// Opens what `run`, `node` or `sim` recorded in this state folder.
     ///
     /// # Errors
     /// There is nothing.
     pub fn open(folder: &Path) -> Result<Self, ExplainError> {
-        let now = folder.join("events.jsonl");
-        let old = (1..=OLD_MAX).rev();
-        let old = old.map(|number| folder.join(format!("events.jsonl.{number}.sz")));
-        // Anything else might never end.
-        let files: Vec<PathBuf> = old.chain([now]).filter(|path| path.is_file()).collect();
+        let files = files(folder);
         if files.is_empty() {
             return Err(ExplainError::Nothing(folder.display().to_string()));
         }
-        Ok(Chronicle {
+        Ok(Chronicle::of(files))
+    }
+
+    fn of(files: Vec<PathBuf>) -> Self {
+        Chronicle {
             files: files.into_iter(),
             open: None,
             path: PathBuf::new(),
@@ -63,7 +87,7 @@ impl Chronicle {
             last: 0.0,
             unreadable: 0,
             damaged: Vec::new(),
-        })
+        }
     }
 
     /// Lines so far that are no events of this version.

@@ -101,6 +101,28 @@ fn record(state: RoundState, counted: &[&str], late: &[&str]) -> RoundRecord {
     }
 }
 
+#[test]
+fn the_last_round_told_is_found_in_the_newest_file_that_tells_of_one() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(chronicle::last_told(folder.path()), None, "nobody knows");
+    let line = |event| {
+        let (at, life) = (1.0, 0);
+        serde_json::to_string(&Past { at, life, event }).unwrap() + "\n"
+    };
+    let log = folder.path().join("events.jsonl");
+    std::fs::write(&log, line(began("hq/a"))).unwrap();
+    assert_eq!(chronicle::last_told(folder.path()), Some(0));
+    let ended = line(Event::Round(record(RoundState::Committed, &[], &[])));
+    let old = std::fs::File::create(folder.path().join("events.jsonl.1.sz")).unwrap();
+    let mut old = snap::write::FrameEncoder::new(old);
+    std::io::Write::write_all(&mut old, ended.as_bytes()).unwrap();
+    drop(old);
+    assert_eq!(chronicle::last_told(folder.path()), Some(ROUND));
+    let next = ended.replace("\"round\":3", "\"round\":4");
+    std::fs::write(&log, next + "{\"half").unwrap();
+    assert_eq!(chronicle::last_told(folder.path()), Some(ROUND + 1));
+}
+
 /// One slow link, one slow node, one node whose update is not finite and one that was silent: each is named with its cause.
 fn troubled() -> Vec<(f64, Event)> {
     let refused = "element 7 of \"weight\" is NaN";

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::SetOnce;
 
 use tombolo_core::event::{Event, Finished, Objection, RoundRecord};
+use tombolo_core::ids::Round;
 
 /// The rounds that ended and the last word.
 #[derive(Debug, Default)]
@@ -40,6 +41,11 @@ impl Ledger {
     /// The rounds that ended, in order, without the first `known`.
     pub fn rounds_from(&self, known: usize) -> Vec<RoundRecord> {
         self.lock().get(known..).unwrap_or_default().to_vec()
+    }
+
+    /// The last round that ended; 0 before the first.
+    pub fn last_round(&self) -> Round {
+        self.lock().last().map_or(0, |record| record.round)
     }
 
     /// What arrived and counted for nothing, or not in full: how often, by reason.

@@ -264,6 +264,7 @@ impl Theatre {
             rule: self.rule.clone(),
             configuration: self.configuration,
             run: Hash::of_bytes(&self.seed.to_le_bytes()),
+            told: Some(self.record.ledger.last_round()),
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT.saturating_add(machine))),
         })
         .map_err(|error| SimulationError::Start(error.to_string()))

@@ -105,6 +105,8 @@ fn a_damaged_state_is_refused_at_once_naming_the_file_in_full() {
         let mut named = newest.map(|file| file.display().to_string());
         assert!(named.any(|file| said.contains(&file)), "{said}");
     }
+    let refused = workspace.text("run topology.toml --resume").expect(1);
+    assert_eq!(refused.lines, [""; 0], "it did not begin");
 }
 
 /// What keeps the report from being written hides nothing: whoever waits for it must still hear how the run ended.

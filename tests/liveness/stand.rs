@@ -117,6 +117,7 @@ pub fn start(
         rule,
         configuration: Hash(topology::config_hash(plan)),
         run: Hash::default(),
+        told: None,
         listen,
     })
     .unwrap()

@@ -95,6 +95,7 @@ impl Theatre {
             rule: Arc::new(move || Rule::Trait(tombolo_core::aggregate::build(&rule).unwrap())),
             configuration: Hash::default(),
             run: Hash::default(),
+            told: None,
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         })
         .unwrap()

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tombolo::Round;
-use tombolo::simulation::{Simulation, SimulationReport, crash, millis, restart, secs};
+use tombolo::simulation::{Simulation, SimulationReport, crash, kill, millis, restart, secs};
 use tombolo_core::event::{Event, RoundState};
 use tombolo_core::ids::NodeId;
 use tombolo_core::time::Micros;
@@ -122,6 +122,39 @@ fn whenever_it_ends_the_coordinator_finishes_the_same_round() {
             );
         }
     }
+}
+
+/// Whichever change on its disk is the coordinator's last, no round is missing among those that are told: one that was recorded by a process
+/// that did not live to say so is told by the next.
+#[test]
+fn a_round_that_a_killed_coordinator_recorded_is_told_by_its_next_process() {
+    let undisturbed = coast("resend").run().unwrap();
+    let opens = |event: &Event| matches!(event, Event::RoundOpened { round: ROUND, .. });
+    let opened = moments(&undisturbed, opens)[0];
+    // A round is 65 changes; its record is created in the last of them.
+    let mut late = 0;
+    for changes in 52..70 {
+        let report = coast("resend")
+            .between(opened, opened + secs(20), kill("hq/gate", changes))
+            .run()
+            .unwrap();
+        well(&report);
+        let told = report.rounds().iter().map(|round| round.round);
+        assert!(told.eq(1..=12), "killed at change {changes}");
+        let ended = moments(&report, |event| matches!(event, Event::Round(_)));
+        let starts = moments(
+            &report,
+            |event| matches!(event, Event::NodeStarted { node, .. } if node.as_str() == "hq/gate"),
+        );
+        // Nothing ends within a millisecond of a start.
+        let at_start = |at: &&Duration| {
+            starts
+                .get(1)
+                .is_some_and(|start| (*start..*start + millis(1)).contains(*at))
+        };
+        late += ended.iter().filter(at_start).count();
+    }
+    assert!(late > 0, "no kill came between the record and its telling");
 }
 
 /// With the coordinator a sender is gone: without the journal it is named, with the journal it is counted.
