@@ -392,6 +392,8 @@ impl Coordinator {
             Control::Standing { node, word } if node.domain() == domain => {
                 return self.on_word(cx, &node, word);
             }
+            // Said before its link was lost: over the next one it is asked to say it again.
+            Control::DomainJoin(_) if self.reach.get(&from) == Some(&false) => return,
             Control::DomainJoin(join) => return self.on_join(cx, domain, join),
             Control::Adopted { hash, .. } => {
                 if let Some(entry) = self.domains.get_mut(&domain) {

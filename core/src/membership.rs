@@ -158,6 +158,13 @@ impl Membership {
         membership
     }
 
+    /// Takes over who has said goodbye.
+    pub fn with_leavers_of(mut self, before: &Membership, now: Micros) -> Self {
+        let leavers = before.entries.iter().filter(|(_, entry)| entry.leaves);
+        leavers.for_each(|(node, _)| self.on_word(now, node, Word::Left));
+        self
+    }
+
     /// The view that holds.
     pub fn view(&self) -> &View {
         &self.view
@@ -175,7 +182,7 @@ impl Membership {
             .get(node)
             .is_some_and(|entry| match entry.state {
                 State::Active | State::Suspect => true,
-                State::Joining => now.since(entry.since) < patience,
+                State::Joining => !entry.leaves && now.since(entry.since) < patience,
                 State::Restoring | State::Evicted | State::Left => false,
             })
     }

@@ -89,16 +89,30 @@ impl Link {
             return self.admit(number, incarnation, reply);
         }
         let (before, nudge) = (current.number, current.nudge.clone());
+        let Some(candidate) = self.candidates.get(&number) else {
+            return;
+        };
+        let candidate = candidate.connection.clone();
         let env = self.setup.stage.env.clone();
         let span = self.setup.stage.plan.heartbeat.every;
         let span = span.max(connection.rtt() * 4).min(PROBE_MOST);
-        let probe = async move { answers(env.as_ref(), &connection, &nudge, span).await };
-        later(cx, probe, move |link, alive, cx| {
+        let probe = async move {
+            let alive = answers(env.as_ref(), &connection, &nudge, span).await;
+            (
+                alive,
+                alive && is_there(env.as_ref(), &candidate, span).await,
+            )
+        };
+        later(cx, probe, move |link, (alive, both), cx| {
             if !link.is_current(before) {
                 return link.on_greeted(cx, number, incarnation, reply);
             }
             if !alive {
                 return link.admit(number, incarnation, reply);
+            }
+            if !both {
+                // A process that ended right after its hello is nobody's duplicate.
+                return reply.send(Err("it has ended since its hello".to_owned().into()));
             }
             let (node, peer) = (&link.setup.stage.node, &link.setup.peer);
             reply.send(Err(Trouble {
@@ -139,6 +153,27 @@ impl Link {
 async fn answers(env: &dyn Env, connection: &Connection, nudge: &Notify, span: Duration) -> bool {
     let before = connection.stats().udp_rx.datagrams;
     nudge.notify_one();
+    hears(env, connection, before, span).await
+}
+
+/// The same of a connection that has only said hello and is not wanted.
+async fn is_there(env: &dyn Env, connection: &Connection, span: Duration) -> bool {
+    let before = connection.stats().udp_rx.datagrams;
+    let knock = async {
+        if let Ok((mut send, _)) = connection.open_bi().await {
+            let _ = send.write_all(&[0]).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        biased;
+        () = knock => false,
+        heard = hears(env, connection, before, span) => heard,
+    }
+}
+
+/// Whether anything comes behind so many datagrams within `span`.
+async fn hears(env: &dyn Env, connection: &Connection, before: u64, span: Duration) -> bool {
     for _ in 0..PROBE_LOOKS {
         env.sleep(span / PROBE_LOOKS).await;
         if connection.close_reason().is_some() {
