@@ -98,10 +98,8 @@ impl Link {
         let span = span.max(connection.rtt() * 4).min(PROBE_MOST);
         let probe = async move {
             let alive = answers(env.as_ref(), &connection, &nudge, span).await;
-            (
-                alive,
-                alive && is_there(env.as_ref(), &candidate, span).await,
-            )
+            let both = alive && is_there(env.as_ref(), &candidate, span).await;
+            (alive, both)
         };
         later(cx, probe, move |link, (alive, both), cx| {
             if !link.is_current(before) {
