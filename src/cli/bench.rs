@@ -3,6 +3,7 @@
 //! Each measurement is checked for its result and stands beside a limit or a plain way to move the same bytes, taken in the same run: a
 //! ratio is good only within one run.
 
+mod child;
 mod codec;
 mod learn;
 mod measure;
