@@ -27,6 +27,7 @@ pub enum Rows {
 /// What came of it.
 #[derive(Debug)]
 pub struct Plain {
+    nodes: usize,
     /// Of all threads together.
     pub samples_per_s: f64,
     /// Of the model that each of them trains.
@@ -53,11 +54,12 @@ struct Found {
     learned: bool,
 }
 
-/// Trains the rounds of a plan; the first is not measured.
-pub fn measure(plan: &Plan, epochs: u64, rows: Rows) -> io::Result<Plain> {
-    let lanes = lanes(plan)?;
+/// The first `nodes` of a plan train its rounds; the first round is not measured.
+pub fn measure(plan: &Plan, nodes: usize, epochs: u64, rows: Rows) -> io::Result<Plain> {
+    let lanes = lanes(plan, nodes)?;
+    let nodes = lanes.len();
     let elements = lanes.first().map_or(0, |lane| lane.parameters.len());
-    let warm = Barrier::new(lanes.len() + 1);
+    let warm = Barrier::new(nodes + 1);
     let (found, cpu_s) = std::thread::scope(|scope| {
         let threads: Vec<_> = lanes
             .into_iter()
@@ -83,6 +85,7 @@ pub fn measure(plan: &Plan, epochs: u64, rows: Rows) -> io::Result<Plain> {
     let between = |pair: &[Instant]| (pair[1] - pair[0]).as_secs_f64();
     let seconds = found.iter().flat_map(|found| found.ends.windows(2));
     Ok(Plain {
+        nodes,
         samples_per_s: (rows * epochs * rounds) as f64 / wall.unwrap_or_default().as_secs_f64(),
         model_bytes: elements as u64 * 4,
         cpu_s_per_round: cpu_s / rounds as f64,
@@ -91,7 +94,7 @@ pub fn measure(plan: &Plan, epochs: u64, rows: Rows) -> io::Result<Plain> {
     })
 }
 
-fn lanes(plan: &Plan) -> io::Result<Vec<Lane>> {
+fn lanes(plan: &Plan, nodes: usize) -> io::Result<Vec<Lane>> {
     let digits = Digits::load().map_err(io::Error::other)?;
     let parts = partition(plan).map_err(io::Error::other)?;
     let lane = |(node, mut rows): (_, Vec<usize>)| {
@@ -117,7 +120,7 @@ fn lanes(plan: &Plan) -> io::Result<Vec<Lane>> {
             },
         })
     };
-    parts.into_iter().map(lane).collect()
+    parts.into_iter().take(nodes).map(lane).collect()
 }
 
 impl Lane {
@@ -164,8 +167,13 @@ impl Lane {
 }
 
 impl Plain {
+    /// The fastest round of any thread.
+    pub fn fastest_s(&self) -> f64 {
+        self.seconds.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
     /// The line of a case, with fields of its own.
-    pub fn line(self, case: &str, nodes: usize, own: Value) -> Value {
+    pub fn line(self, case: &str, own: Value) -> Value {
         let mut more = json!({ "samples_per_s": self.samples_per_s });
         for (name, value) in own.as_object().into_iter().flatten() {
             more[name] = value.clone();
@@ -174,7 +182,7 @@ impl Plain {
             group: "train",
             peer: "plain-loops",
             case: case.into(),
-            n: nodes,
+            n: self.nodes,
             bytes: self.model_bytes,
             seconds: self.seconds,
             cpu_s_per_op: self.cpu_s_per_round,
