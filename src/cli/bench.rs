@@ -3,10 +3,12 @@
 //! Each measurement is checked for its result and stands beside a limit or a plain way to move the same bytes, taken in the same run: a
 //! ratio is good only within one run.
 
+mod child;
 mod codec;
 mod learn;
 mod measure;
 mod round;
+mod train;
 
 use clap::{Args, Subcommand};
 
@@ -23,6 +25,8 @@ pub struct Bench {
 enum What {
     /// Rounds of a federation that does no training, over loopback QUIC and TLS.
     Round(round::Round),
+    /// A federation that trains: samples a second beside plain loops, and where the time of a round goes.
+    Train(train::Train),
     /// Codecs of contributions: encoding, decoding, error feedback.
     Codec(codec::Codecs),
     /// What rules, codecs and retries do for a model: a study in virtual time.
@@ -34,6 +38,7 @@ impl Bench {
     pub fn run(&self, common: &Common) -> Exit {
         match &self.what {
             What::Round(round) => round.run(common),
+            What::Train(train) => train.run(common),
             What::Codec(codecs) => codecs.run(common),
             What::Learn(learn) => learn.run(common),
         }

@@ -23,7 +23,12 @@ const FIELDS: [&str; 10] = [
 /// The measurements, each with the contract's fields, a result that was right, and times in order.
 #[track_caller]
 fn measured(output: &Output, group: &str) -> Vec<Value> {
-    let parsed = output.lines.iter().map(|line| {
+    checked(output.lines.iter().map(String::as_str), group)
+}
+
+#[track_caller]
+fn checked<'a>(lines: impl Iterator<Item = &'a str>, group: &str) -> Vec<Value> {
+    let parsed = lines.map(|line| {
         serde_json::from_str::<Value>(line).unwrap_or_else(|_| panic!("no JSON: {line}"))
     });
     let lines: Vec<Value> = parsed.collect();
@@ -106,11 +111,77 @@ fn people_get_a_table_and_what_cannot_be_is_refused_by_name() {
     assert!(text.lines.iter().any(|line| line.contains("topk+fp16")));
     for (command, name) in [
         ("bench round --nodes 0", "--nodes 0: expected 1 to"),
+        ("bench train --nodes 22", "--nodes 22: expected 1 to 10"),
         ("bench codec --repeat 0", "--repeat 0: expected 1 to"),
         ("bench learn --seeds 0", "--seeds 0: expected 1 to"),
     ] {
         let output = workspace.run(command).expect(2);
         assert!(output.errors().contains(name), "{output:#?}");
+    }
+}
+
+/// Prints what it finds as lines of JSON, for `docs/RESULTS.md`: `TOMBOLO_TRAIN_ROUNDS=20` asks for the command's own sizes.
+#[test]
+fn a_federation_that_trains_stands_beside_plain_loops_and_its_shares_add_up() {
+    let rounds = std::env::var("TOMBOLO_TRAIN_ROUNDS").ok();
+    let (how, nodes, hidden) = match &rounds {
+        Some(rounds) => (format!("--rounds {rounds}"), 9, 64),
+        None => {
+            let small = "--domains 2 --nodes 2 --rounds 2 --epochs 1 --hidden 8";
+            (small.into(), 4, 8)
+        }
+    };
+    // Nothing is said before all of it is measured, which may be longer than a test is patient with a silent process.
+    let output = Command::new(env!("CARGO_BIN_EXE_tombolo"))
+        .args(["bench", "train", "--format", "json"])
+        .args(how.split_whitespace())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:#?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines = checked(text.lines(), "train");
+    lines.iter().for_each(|line| println!("{line}"));
+    let number = |line: &Value, name: &str| line[name].as_f64().unwrap();
+    let are_close = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
+
+    let cases = ["f32", "f32, accumulate 4", "bf16"];
+    let prefetch = ["f32, prefetch off", "f32, prefetch on"];
+    assert_eq!(lines.len(), 2 * cases.len() + prefetch.len(), "{text}");
+    let parameters = 64 * hidden + hidden + hidden * 10 + 10;
+    for line in &lines {
+        assert_eq!(line["bytes"], parameters * 4, "{line}");
+        assert!(number(line, "samples_per_s") > 0.0, "{line}");
+    }
+    let (federations, plain) = lines.split_at(cases.len());
+    assert!(federations.iter().all(|line| line["peer"] == "tombolo"));
+    assert!(plain.iter().all(|line| line["peer"] == "plain-loops"));
+    for ((ours, plain), case) in federations.iter().zip(plain).zip(cases) {
+        assert_eq!(
+            (&ours["case"], &plain["case"]),
+            (&case.into(), &case.into())
+        );
+        assert_eq!((&ours["n"], &plain["n"]), (&nodes.into(), &nodes.into()));
+        let ratio = number(ours, "samples_per_s") / number(plain, "samples_per_s");
+        assert!(are_close(number(ours, "ratio"), ratio), "{ours}");
+        let shares =
+            ["compute_s", "fabric_s", "wan_s", "waiting_s"].map(|share| number(ours, share));
+        assert!(shares.iter().all(|share| *share > 0.0), "{ours}");
+        assert!(
+            are_close(shares.iter().sum(), number(ours, "mean_s")),
+            "{ours}"
+        );
+        assert!(number(ours, "sync_p99_s") > 0.0, "{ours}");
+        assert!(
+            number(ours, "peak_rss") >= number(plain, "peak_rss"),
+            "{ours}"
+        );
+        assert!(number(plain, "peak_rss") > f64::from(1 << 20), "{plain}");
+        // Better than guessing, even after the few steps that accumulation leaves.
+        assert!(number(ours, "accuracy") > 0.1, "{ours}");
+    }
+    for (line, case) in plain[cases.len()..].iter().zip(prefetch) {
+        assert_eq!((&line["case"], &line["n"]), (&case.into(), &1.into()));
+        assert!(number(line, "fastest_ratio") > 0.0, "{line}");
     }
 }
 

@@ -1,6 +1,9 @@
 //! What a file says of asynchronous rounds.
 
-use tombolo::topology::{config_hash, explicit};
+use std::path::Path;
+
+use tombolo::topology::{config_hash, explicit, parse};
+use tombolo_core::aggregate::{self, Needs};
 use tombolo_core::plan::Quorum;
 use tombolo_core::staleness::{AsyncPlan, Discount, Staleness};
 
@@ -58,4 +61,33 @@ fn the_mode_and_what_it_means_are_spelled_out_and_part_of_the_agreement() {
     for (index, hash) in hashes.iter().enumerate() {
         assert!(!hashes[..index].contains(hash), "{index}");
     }
+}
+
+#[test]
+fn of_the_built_in_rules_those_that_must_see_each_update_are_refused_by_name() {
+    let mut refused = Vec::new();
+    for (kind, _) in aggregate::BUILT_IN {
+        let text =
+            |mode| format!("{SMALL}\n[round]\nmode = \"{mode}\"\n[aggregator]\nkind = \"{kind}\"");
+        let needs = read(&text("sync")).aggregator.needs;
+        let Err(diagnosis) = parse("test.toml", &text("async"), Path::new("/base")) else {
+            assert_eq!(needs, Needs::Sum, "{kind}");
+            continue;
+        };
+        assert_ne!(needs, Needs::Sum, "{kind}");
+        let told: Vec<_> = diagnosis.mistakes().collect();
+        assert_eq!(told.len(), 1, "{kind}: {diagnosis:?}");
+        let why = format!("{kind} counts every update alike, so asynchronous rounds");
+        assert!(told[0].message.starts_with(&why), "{}", told[0].message);
+        assert!(told[0].help.contains("mode = \"sync\""), "{}", told[0].help);
+        refused.push(*kind);
+    }
+    let each = [
+        "centred-clipping",
+        "krum",
+        "median",
+        "multi-krum",
+        "trimmed-mean",
+    ];
+    assert_eq!(refused, each);
 }

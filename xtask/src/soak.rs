@@ -153,6 +153,14 @@ const PROOFS: &[Proof] = &[
         profiles: Profiles::Release,
     },
     Proof {
+        name: "train",
+        shows: "Nine nodes in three domains that train the built-in network over loopback QUIC and TLS, beside plain loops of the same steps on as many threads. An operation is a round of all nodes; compute, fabric, WAN and waiting are the mean over nodes, and add up to the mean round. With prefetch off a loop copies each batch before its step, with prefetch on a second thread does; their ratio is to loops that read rows where they lie.",
+        target: &["--test", "cli"],
+        test: "bench::a_federation_that_trains_stands_beside_plain_loops_and_its_shares_add_up",
+        variables: &[("TOMBOLO_TRAIN_ROUNDS", "20")],
+        profiles: Profiles::Release,
+    },
+    Proof {
         name: "study",
         shows: "What rules, codecs and retries do for a model: ten nodes on handwritten digits, accuracies in percent, mean and standard deviation over seeds. [Plots and tables](study/README.md).",
         target: &["--test", "cli"],

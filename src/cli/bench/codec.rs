@@ -5,7 +5,7 @@ use std::io;
 use clap::Args;
 use serde_json::{Map, json};
 
-use super::measure::{Measurement, cpu_seconds, now, show};
+use super::measure::{Measurement, cpu_seconds, now, show, within};
 use crate::cli::output::fail;
 use crate::cli::{Common, Exit};
 use tombolo_core::compress::{
@@ -62,8 +62,8 @@ impl Codecs {
             ("elements", self.elements, ELEMENTS_MAX),
             ("repeat", self.repeat, REPEAT_MAX),
         ] {
-            if !(1..=most).contains(&found) {
-                fail(common, &format!("--{name} {found}: expected 1 to {most}"));
+            if let Err(reason) = within(name, found as u64, most as u64) {
+                fail(common, &reason);
                 return Exit::Usage;
             }
         }

@@ -51,7 +51,8 @@ impl Measurement {
         Some((first, median, last))
     }
 
-    fn to_json(&self) -> Value {
+    /// The line that stands for it.
+    pub fn to_json(&self) -> Value {
         let times = self.times();
         let mut line = json!({
             "group": self.group,
@@ -75,9 +76,14 @@ impl Measurement {
 /// Prints measurements. Failed if one of them has a wrong result.
 pub fn show(common: &Common, measurements: &[Measurement]) -> Exit {
     let lines: Vec<Value> = measurements.iter().map(Measurement::to_json).collect();
+    show_lines(common, &lines)
+}
+
+/// Prints measurements that are lines already. Failed if one of them has a wrong result.
+pub fn show_lines(common: &Common, lines: &[Value]) -> Exit {
     match common.format {
         Format::Json => lines.iter().for_each(print_line),
-        Format::Text => say!("{}", table(&lines)),
+        Format::Text => say!("{}", table(lines)),
     }
     let wrong: Vec<String> = lines
         .iter()
@@ -92,6 +98,14 @@ pub fn show(common: &Common, measurements: &[Measurement]) -> Exit {
         wrong.join(", ")
     ));
     Exit::Failed
+}
+
+/// Whether an option is one of 1 to `most`; why not, if not.
+pub fn within(name: &str, found: u64, most: u64) -> Result<(), String> {
+    match (1..=most).contains(&found) {
+        true => Ok(()),
+        false => Err(format!("--{name} {found}: expected 1 to {most}")),
+    }
 }
 
 /// A column for each field that any line has.

@@ -9,16 +9,16 @@ mod trainer;
 
 use std::io;
 use std::path::Path;
-use std::process::Stdio;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::sync::broadcast::error::RecvError;
 
-use super::measure::{Measurement, cpu_seconds, now, peak_rss, show};
+use super::child::{child, folder};
+use super::measure::{Measurement, cpu_seconds, now, peak_rss, show, within};
 use crate::cli::output::{fail, print_line, refuse};
 use crate::cli::signals::Signals;
 use crate::cli::{Common, Exit, processes, runtime};
@@ -75,10 +75,7 @@ impl Round {
         }
         let measured = match (self.part, &common.state) {
             (Some(part), Some(state)) => return self.take_part(common, part, state),
-            (_, Some(state)) => std::fs::create_dir_all(state)
-                .and_then(|()| tempfile::tempdir_in(state))
-                .and_then(|folder| self.measure(common, folder.path())),
-            (_, None) => tempfile::tempdir().and_then(|folder| self.measure(common, folder.path())),
+            _ => folder(common).and_then(|folder| self.measure(common, folder.path())),
         };
         match measured {
             Ok(exit) => exit,
@@ -90,10 +87,6 @@ impl Round {
     }
 
     fn check(&self) -> Result<(), String> {
-        let within = |name: &str, found: u64, most: u64| match (1..=most).contains(&found) {
-            true => Ok(()),
-            false => Err(format!("--{name} {found}: expected 1 to {most}")),
-        };
         within("nodes", self.nodes as u64, NODES_MAX as u64)?;
         within("elements", self.elements as u64, ELEMENTS_MAX as u64)?;
         within("rounds", self.rounds, ROUNDS_MAX)
@@ -160,20 +153,11 @@ impl Round {
 
     fn start(&self, part: Part, folder: &Path) -> io::Result<Child> {
         let part = part.to_possible_value().expect("no part is skipped");
-        Command::new(std::env::current_exe()?)
-            .args(["bench", "round", "--format", "json"])
+        child("round", folder)?
             .args(["--part", part.get_name()])
             .args(["--nodes", &self.nodes.to_string()])
             .args(["--elements", &self.elements.to_string()])
             .args(["--rounds", &self.rounds.to_string()])
-            .args(["--child-of", &std::process::id().to_string()])
-            .arg("--state")
-            .arg(folder)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            // A terminal's Ctrl-C reaches the measuring process only.
-            .process_group(0)
             .spawn()
     }
 

@@ -116,13 +116,28 @@ fn a_buffer_that_is_not_full_in_time_is_committed_if_there_is_a_quorum() {
     assert_eq!(run.wake(), []);
     run.now = at(7500);
     assert!(matches!(run.wake()[..], [Effect::Weigh(1, _)]));
-    let mut none = self::run();
-    none.now = at(10_000);
-    none.wake();
-    let record = none.last_record();
+}
+
+/// ROUND-6.
+#[test]
+fn without_a_quorum_a_version_is_aborted_at_its_deadline_and_not_before() {
+    let mut run = run();
+    run.now = at(9_999);
+    assert_eq!(run.wake(), []);
+    let is_over = |event: &Event| matches!(event, Event::Round(_));
+    assert!(!run.events.iter().any(is_over), "it may still come");
+    run.now = at(10_000);
+    run.wake();
+    let record = run.last_record();
     assert_eq!(record.state, RoundState::Aborted);
     assert!(record.reason.starts_with("quorum not met"), "{record:?}");
     assert_eq!(record.late, [], "nothing was promised to anybody");
+    // Updates that would fill the buffer come behind it, and the timer behind them.
+    let mut late = self::run();
+    late.now = at(10_001);
+    late.report("d0/n0");
+    late.report("d1/n0");
+    assert_eq!(late.last_record().state, RoundState::Aborted);
 }
 
 #[test]
