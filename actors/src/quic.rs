@@ -7,6 +7,7 @@ pub mod congestion;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -182,16 +183,18 @@ fn law_between(plan: &Plan, node: &NodeId, peer: &NodeId) -> Law {
     link.map_or(Law::Cubic, |link| link.congestion)
 }
 
+/// What a TLS alert is as an error of QUIC, whichever it is (RFC 9001, 4.8).
+const TLS_ALERTS: Range<u64> = 0x100..0x200;
+
 /// Whether another attempt would meet the same certificates: TLS alerts of ours or theirs. A peer that takes no connection now, because it
-/// has too many handshakes at once or is about to end, may take one later.
-fn is_final(error: &ConnectionError) -> bool {
-    match error {
-        ConnectionError::TransportError(_) => true,
-        ConnectionError::ConnectionClosed(close) => {
-            close.error_code != quinn_proto::TransportErrorCode::CONNECTION_REFUSED
-        }
-        _ => false,
-    }
+/// has too many handshakes at once, or has to begin anew or to end in the middle of one, may take one later.
+pub(super) fn is_final(error: &ConnectionError) -> bool {
+    let code = match error {
+        ConnectionError::TransportError(error) => error.code,
+        ConnectionError::ConnectionClosed(close) => close.error_code,
+        _ => return false,
+    };
+    TLS_ALERTS.contains(&code.into())
 }
 
 /// Ends once a peer is not to be found at an address any more: it was restarted, and nobody answers there.
@@ -437,5 +440,35 @@ impl Actor for Quic {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quinn_proto::{ConnectionClose, TransportErrorCode};
+
+    /// What a peer may close a handshake with: only a word about certificates is one on which to give up.
+    #[test]
+    fn only_what_tls_refuses_is_refused() {
+        let closed = |error_code: TransportErrorCode| {
+            is_final(&ConnectionError::ConnectionClosed(ConnectionClose {
+                error_code,
+                frame_type: None,
+                reason: bytes::Bytes::new(),
+            }))
+        };
+        let bad_certificate = TransportErrorCode::crypto(42);
+        assert!(closed(bad_certificate));
+        for passing in [
+            TransportErrorCode::CONNECTION_REFUSED,
+            // An endpoint that is dropped in the middle of a handshake.
+            TransportErrorCode::APPLICATION_ERROR,
+            TransportErrorCode::NO_ERROR,
+            TransportErrorCode::INTERNAL_ERROR,
+        ] {
+            assert!(!closed(passing), "{passing:?}");
+        }
+        assert!(!is_final(&ConnectionError::TimedOut));
     }
 }

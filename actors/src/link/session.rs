@@ -11,6 +11,7 @@ use super::greeting::DUPLICATE;
 use super::shelf::heals;
 use super::{Agreed, Incoming, Message, OFFER, Setup, Trouble};
 use crate::node;
+use crate::quic::is_final;
 use crate::shell::Handle;
 use tombolo_core::heartbeat::PERIODS;
 use tombolo_core::ids::NodeId;
@@ -46,15 +47,14 @@ impl Session<'_> {
             Ok(never) => match never {},
             // The other side found fault with our certificate after our half of the handshake was done.
             Err(trouble) => match self.connection.close_reason() {
-                Some(ConnectionError::ConnectionClosed(close))
-                    if close.reason.is_empty() || trouble.refused =>
+                Some(error @ ConnectionError::ConnectionClosed(_))
+                    if !trouble.refused && is_final(&error) =>
                 {
-                    trouble
+                    Trouble {
+                        reason: format!("{} refused: {error}", self.setup.peer),
+                        refused: true,
+                    }
                 }
-                Some(error @ ConnectionError::ConnectionClosed(_)) => Trouble {
-                    reason: format!("{} refused: {error}", self.setup.peer),
-                    refused: true,
-                },
                 Some(ConnectionError::ApplicationClosed(close))
                     if close.error_code == DUPLICATE =>
                 {
