@@ -8,8 +8,8 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use candle_core::{D, DType, Device, Tensor};
 use candle_nn::{
-    Embedding, LayerNorm, Linear, Module, VarBuilder, embedding, layer_norm_no_bias, linear,
-    linear_no_bias, loss, ops,
+    Embedding, LayerNorm, Linear, Module, VarBuilder, layer_norm_no_bias, linear, linear_no_bias,
+    loss, ops,
 };
 use tombolo::core::trainer::Evaluation;
 use tombolo::{Federation, Report};
@@ -151,14 +151,18 @@ impl Learner for Sonnets {
         let places = (0..CONTEXT).flat_map(|place| (0..CONTEXT).map(move |other| other > place));
         let mask = places.map(|hidden| if hidden { f32::NEG_INFINITY } else { 0.0 });
         let mask = Tensor::from_iter(mask, &Device::Cpu)?.reshape((CONTEXT, CONTEXT))?;
-        let small = candle_nn::Init::Randn {
-            mean: 0.0,
-            stdev: 0.02,
+        // Of one size, so that attention sees both from the first step on.
+        let table = |rows, name| {
+            let small = candle_nn::Init::Randn {
+                mean: 0.0,
+                stdev: 0.02,
+            };
+            vars.get_with_hints((rows, WIDTH), name, small)
         };
         let blocks = (0..BLOCKS).map(|block| Block::new(vars.pp("blocks").pp(block)));
         Ok(Transformer {
-            characters: embedding(self.characters, WIDTH, vars.pp("characters"))?,
-            places: vars.get_with_hints((CONTEXT, WIDTH), "places", small)?,
+            characters: Embedding::new(table(self.characters, "characters.weight")?, WIDTH),
+            places: table(CONTEXT, "places")?,
             mask: mask.to_dtype(vars.dtype())?,
             blocks: blocks.collect::<candle_core::Result<_>>()?,
             norm: layer_norm_no_bias(WIDTH, EPSILON, vars.pp("norm"))?,
