@@ -24,7 +24,7 @@ use fashion_cnn::Wardrobe;
 use sonnets::{Sonnets, bits};
 
 /// What the whole runs must reach. Measured: see the section `candle` of `docs/RESULTS.md`.
-const ACCURACY: f64 = 0.85;
+const ACCURACY: f64 = 0.84;
 const BITS: f64 = 2.9;
 /// Of the compressed run, by rounds; and of the bytes, the most.
 const CONVERGENCE: f64 = 0.8;
