@@ -211,8 +211,8 @@ pub async fn run(topology: &str, folder: &Path, wardrobe: &Wardrobe) -> Result<O
         .spawn()
         .await?;
     let report = running.run().await?;
-    let last = report.rounds().iter().filter(|round| round.is_committed());
-    let last = last.last().context("no round was committed")?;
+    let last = report.rounds().iter().rfind(|round| round.is_committed());
+    let last = last.context("no round was committed")?;
     Ok(Outcome {
         safetensors: store.model(last.round)?,
         report,

@@ -2,6 +2,8 @@
 //!
 //! With `TOMBOLO_CANDLE=whole` they run as their files say and must reach the figures below; else they take a few steps and must learn something.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::path::Path;
 
 use candle_core::{DType, Device};

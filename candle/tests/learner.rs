@@ -1,5 +1,7 @@
 //! What the adapter makes of a candle model: order, beginnings, gradients, precision, files.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{DType, Device, Tensor};
