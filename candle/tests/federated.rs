@@ -29,7 +29,7 @@ use sonnets::{Sonnets, bits};
 const ACCURACY: f64 = 0.84;
 const BITS: f64 = 3.2;
 /// Of the compressed run, by rounds; and of the bytes, the most.
-const CONVERGENCE: f64 = 0.9;
+const CONVERGENCE: f64 = 0.8;
 const BYTES_SHARE: f64 = 0.35;
 
 fn is_whole() -> bool {
@@ -139,6 +139,10 @@ async fn a_transformer_learns_sonnets_also_over_a_frugal_link() {
         runs.push(outcome.report);
     }
     let [plain, compressed] = [0, 1].map(|run| runs[run].rounds());
+    // A round that is aborted makes another course.
+    for round in plain.iter().chain(compressed) {
+        assert!(round.is_committed(), "{round:?}");
+    }
     let share = bytes_up(compressed) as f64 / bytes_up(plain) as f64;
     assert!(share <= BYTES_SHARE, "{share}");
     if !is_whole() {
