@@ -266,7 +266,18 @@ impl Federation {
         mut self,
         make: impl Fn(&NodeId) -> T + Send + Sync + 'static,
     ) -> Self {
-        self.blueprint.trainer(make);
+        self.blueprint.trainer(move |node| Ok(make(node)));
+        self
+    }
+
+    /// As [`trainer`](Self::trainer), with trainers whose making may fail: the federation then does not start, or the node does not train.
+    #[must_use]
+    pub fn try_trainer<T: Trainer + 'static, E: std::fmt::Display>(
+        mut self,
+        make: impl Fn(&NodeId) -> Result<T, E> + Send + Sync + 'static,
+    ) -> Self {
+        self.blueprint
+            .trainer(move |node| make(node).map_err(|error| error.to_string()));
         self
     }
 

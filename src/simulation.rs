@@ -272,7 +272,7 @@ impl Simulation {
         mut self,
         make: impl Fn(&NodeId) -> T + Send + Sync + 'static,
     ) -> Self {
-        self.blueprint.trainer(make);
+        self.blueprint.trainer(move |node| Ok(make(node)));
         self
     }
 

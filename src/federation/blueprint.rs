@@ -16,14 +16,12 @@ use tombolo_core::plan::Plan;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::trainer::Trainer;
 
-type UserTrainer = Arc<dyn Fn(&NodeId) -> Box<dyn Trainer> + Send + Sync>;
-
 /// A topology with a user's trainers and rules, where they replace the built-in ones.
 #[derive(Clone)]
 pub(crate) struct Blueprint {
     source: Source,
     pub plan: Plan,
-    trainer: Option<UserTrainer>,
+    trainer: Option<TrainerFactory>,
     rules: BTreeMap<String, Registered>,
 }
 
@@ -75,9 +73,9 @@ impl Blueprint {
 
     pub fn trainer<T: Trainer + 'static>(
         &mut self,
-        make: impl Fn(&NodeId) -> T + Send + Sync + 'static,
+        make: impl Fn(&NodeId) -> Result<T, String> + Send + Sync + 'static,
     ) {
-        self.trainer = Some(Arc::new(move |node| Box::new(make(node))));
+        self.trainer = Some(Arc::new(move |node| Ok(Box::new(make(node)?))));
     }
 
     pub fn aggregator<A: Aggregator + 'static>(
@@ -133,7 +131,7 @@ impl Blueprint {
         }
         let plan = Arc::new(self.plan);
         let trainer: TrainerFactory = match self.trainer {
-            Some(user) => Arc::new(move |node| Ok(user(node))),
+            Some(user) => user,
             None => {
                 let plan = plan.clone();
                 Arc::new(move |node| {

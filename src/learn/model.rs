@@ -61,17 +61,6 @@ impl Layer {
     }
 }
 
-/// How the gradient of a step is made.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Step<'a> {
-    /// Rows whose gradient is made at once; the step's is the mean over its batches.
-    pub(super) batch: usize,
-    /// The pull towards `base`.
-    pub(super) proximal: f32,
-    /// The model that the round began with; empty if nothing pulls.
-    pub(super) base: &'a [f32],
-}
-
 /// A model and the memory it works in.
 #[derive(Debug)]
 pub(super) struct Network {
@@ -82,8 +71,6 @@ pub(super) struct Network {
     /// The parameters as a lower precision has them; empty with `f32`.
     rounded: Vec<f32>,
     gradient: Vec<f32>,
-    /// Of the batches of one step.
-    sum: Vec<f32>,
     units: Vec<f32>,
     units_delta: Vec<f32>,
     scores: [f32; CLASSES],
@@ -140,7 +127,6 @@ impl Network {
             hidden,
             output: output.expect("the layout above names the output layer"),
             gradient: vec![0.0; layout.len()],
-            sum: vec![0.0; layout.len()],
             units: vec![0.0; hidden_units],
             units_delta: vec![0.0; hidden_units],
             scores: [0.0; CLASSES],
@@ -159,35 +145,25 @@ impl Network {
         }
     }
 
-    /// The mean cross-entropy of `rows` and its gradient, batch by batch.
+    /// The mean cross-entropy of `rows` and its gradient.
     pub(super) fn slope(
         &mut self,
         digits: &Digits,
         rows: &[usize],
-        step: &Step<'_>,
         parameters: &[f32],
     ) -> (f64, &[f32]) {
-        let mut rounded = std::mem::take(&mut self.rounded);
-        let weights = match self.precision {
-            Precision::F32 => parameters,
+        let loss = match self.precision {
+            Precision::F32 => self.accumulate(digits, rows, parameters),
             Precision::Bf16 => {
+                let mut rounded = std::mem::take(&mut self.rounded);
                 rounded.copy_from_slice(parameters);
                 round(&mut rounded, self.precision);
-                &rounded
+                let loss = self.accumulate(digits, rows, &rounded);
+                self.rounded = rounded;
+                loss
             }
         };
-        self.sum.fill(0.0);
-        let mut loss = 0.0;
-        for batch in rows.chunks(step.batch) {
-            let share = batch.len() as f64 / rows.len() as f64;
-            loss += share * self.accumulate(digits, batch, weights);
-            add_scaled(&mut self.sum, share as f32, &self.gradient);
-        }
-        self.rounded = rounded;
-        for ((gradient, parameter), base) in self.sum.iter_mut().zip(parameters).zip(step.base) {
-            *gradient += step.proximal * (parameter - base);
-        }
-        (loss, &self.sum)
+        (loss, &self.gradient)
     }
 
     /// Leaves the gradient of the mean cross-entropy of `rows` and gives that loss.
@@ -335,83 +311,6 @@ mod tests {
         }
     }
 
-    /// One plain step; the loss before it.
-    fn descend(
-        network: &mut Network,
-        digits: &Digits,
-        rows: &[usize],
-        step: &Step<'_>,
-        parameters: &mut [f32],
-    ) -> f64 {
-        let (loss, slope) = network.slope(digits, rows, step, parameters);
-        let pairs = parameters.iter_mut().zip(slope);
-        pairs.for_each(|(parameter, slope)| *parameter -= 0.1 * slope);
-        loss
-    }
-
-    fn step(batch: usize) -> Step<'static> {
-        Step {
-            batch,
-            proximal: 0.0,
-            base: &[],
-        }
-    }
-
-    #[test]
-    fn four_batches_accumulated_are_one_of_four_times_the_rows() {
-        let digits = Digits::load().unwrap();
-        let rows: Vec<usize> = Digits::training_rows().take(128).collect();
-        for (mut network, mut other) in models().into_iter().zip(models()) {
-            let mut whole = started(&network);
-            let mut parts = whole.clone();
-            for rows in rows.chunks(32) {
-                let one = descend(&mut network, digits, rows, &step(32), &mut whole);
-                let four = descend(&mut other, digits, rows, &step(8), &mut parts);
-                assert!((one - four).abs() < 1e-6, "{one} {four}");
-            }
-            let apart = whole.iter().zip(&parts).map(|(a, b)| (a - b).abs());
-            let most = apart.fold(0.0, f32::max);
-            assert!(most < 1e-6, "{most}");
-            assert_ne!(whole, started(&network));
-        }
-    }
-
-    #[test]
-    fn a_short_last_batch_counts_by_its_rows() {
-        let digits = Digits::load().unwrap();
-        for (mut network, mut other) in models().into_iter().zip(models()) {
-            let mut whole = started(&network);
-            let mut parts = whole.clone();
-            descend(&mut network, digits, &[0, 1, 2, 3, 5], &step(5), &mut whole);
-            descend(&mut other, digits, &[0, 1, 2, 3, 5], &step(2), &mut parts);
-            assert!(whole.iter().zip(&parts).all(|(a, b)| (a - b).abs() < 1e-6));
-        }
-    }
-
-    #[test]
-    fn the_proximal_term_pulls_each_weight_to_where_the_round_began() {
-        let digits = Digits::load().unwrap();
-        for mut network in models() {
-            let begun = started(&network);
-            let (mut free, mut held) = (begun.clone(), begun.clone());
-            free.iter_mut().for_each(|parameter| *parameter += 0.5);
-            held.copy_from_slice(&free);
-            descend(&mut network, digits, &[0, 1], &step(2), &mut free);
-            let pulled = Step {
-                proximal: 2.0,
-                base: &begun,
-                ..step(2)
-            };
-            descend(&mut network, digits, &[0, 1], &pulled, &mut held);
-            // 0.1 times 2 times the distance of a half.
-            assert!(
-                free.iter()
-                    .zip(&held)
-                    .all(|(a, b)| (a - b - 0.1).abs() < 1e-5)
-            );
-        }
-    }
-
     #[test]
     fn a_gradient_in_bf16_is_made_of_rounded_numbers_only_and_points_the_same_way() {
         let digits = Digits::load().unwrap();
@@ -422,12 +321,12 @@ mod tests {
                 network(kind, Precision::Bf16),
             );
             let begun = started(&exact);
-            let (_, slope) = low.slope(digits, &rows, &step(8), &begun);
+            let (_, slope) = low.slope(digits, &rows, &begun);
             let slope = slope.to_vec();
             let rounded: Vec<f32> = begun.iter().map(|p| bf16::from_f32(*p).to_f32()).collect();
-            assert_eq!(slope, low.slope(digits, &rows, &step(8), &rounded).1);
+            assert_eq!(slope, low.slope(digits, &rows, &rounded).1);
 
-            let wanted = exact.slope(digits, &rows, &step(8), &begun).1;
+            let wanted = exact.slope(digits, &rows, &begun).1;
             let length = |values: &[f32]| values.iter().map(|v| v * v).sum::<f32>().sqrt();
             let apart: Vec<f32> = slope.iter().zip(wanted).map(|(a, b)| a - b).collect();
             let apart = length(&apart) / length(wanted);
@@ -437,9 +336,9 @@ mod tests {
             // One row alone: each derivative by the bias is a number of 8 bits, and none of them would be one otherwise.
             let bias = low.output.bias;
             let is_low = |value: &f32| bf16::from_f32(*value).to_f32() == *value;
-            let (_, slope) = low.slope(digits, &[0], &step(1), &begun);
+            let (_, slope) = low.slope(digits, &[0], &begun);
             assert!(slope[bias..][..CLASSES].iter().all(is_low));
-            let (_, slope) = exact.slope(digits, &[0], &step(1), &begun);
+            let (_, slope) = exact.slope(digits, &[0], &begun);
             assert!(!slope[bias..][..CLASSES].iter().any(is_low));
         }
     }

@@ -5,6 +5,7 @@
 //!
 //! What runs other programs beside Tombolo is no test, and stands in a list of its own.
 
+mod candle;
 mod peers;
 mod results;
 mod rivals;
@@ -182,6 +183,13 @@ struct Comparison {
 }
 
 const COMPARISONS: &[Comparison] = &[
+    Comparison {
+        name: "candle",
+        shows: "Models of the candle library, two nodes at each of two sites, over loopback QUIC: both examples reach their figures, with and without a codec, and a checkpoint gives the same loss where there is no candle.",
+        variables: candle::VARIABLES,
+        prepare: candle::prepare,
+        lines: candle::lines,
+    },
     Comparison {
         name: "rivals",
         shows: "A round without training on loopback beside Flower's and NVFlare's: ours with TLS and a durable commit. Then what was aimed at, and whether it holds.",

@@ -1,4 +1,4 @@
-//! Imports point one way: `core` and `fabric` know nothing of ours, `actors` know those two, the root package knows all.
+//! Imports point one way: `core` and `fabric` know nothing of ours, `actors` know those two, the root package knows all three, and `candle` it alone.
 
 use super::{Fault, Tree, code};
 
@@ -10,8 +10,17 @@ const ARROWS: &[(&str, &[&str])] = &[
         "actors/",
         &["tombolo_actors", "tombolo_core", "tombolo_fabric"],
     ),
+    ("candle/", &["tombolo_candle", "tombolo"]),
     ("xtask/", &[]),
-    ("", OURS),
+    (
+        "",
+        &[
+            "tombolo_core",
+            "tombolo_fabric",
+            "tombolo_actors",
+            "tombolo",
+        ],
+    ),
 ];
 
 /// Everything of ours that can be named.
@@ -19,6 +28,7 @@ const OURS: &[&str] = &[
     "tombolo_core",
     "tombolo_fabric",
     "tombolo_actors",
+    "tombolo_candle",
     "tombolo",
 ];
 
