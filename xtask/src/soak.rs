@@ -326,12 +326,9 @@ impl Comparison {
 impl Proof {
     /// Its name; a slice of its seeds is a section of its own, so that a long proof can be done in several sittings.
     fn heading(&self) -> String {
-        let counted = |(name, usual): &&(&str, &str)| *name == SEEDS && !usual.contains("..");
-        let range = match self.variables.iter().any(|it| counted(&it)) {
-            true => value(SEEDS).filter(|seeds| seeds.contains("..")),
-            false => None,
-        };
-        match range {
+        let usual = self.variables.iter().find(|(name, _)| *name == SEEDS);
+        let set = usual.and_then(|(_, usual)| value(SEEDS).filter(|set| set != usual));
+        match set.filter(|set| set.contains("..")) {
             Some(range) => format!("{}, seeds {range}", self.name),
             None => self.name.to_owned(),
         }
