@@ -10,7 +10,8 @@
 //! Checkpoints of the federation are safetensors files with the model's own names: candle's `VarBuilder::from_buffered_safetensors` opens them, and so
 //! does PyTorch. [`CandleGradient::start_from`] begins with such a file.
 //!
-//! The same machine, topology and seed give the same bits. Another processor may not: candle's products choose their kernels by it.
+//! The same machine, number of threads, topology and seed give the same bits as long as the same nodes count in each round. Another processor may
+//! not: candle's products choose their kernels by it.
 
 #![forbid(unsafe_code)]
 
