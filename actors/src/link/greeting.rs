@@ -95,7 +95,7 @@ impl Link {
         let candidate = candidate.connection.clone();
         let env = self.setup.stage.env.clone();
         let span = self.setup.stage.plan.heartbeat.every;
-        let span = span.max(connection.rtt() * 4).min(PROBE_MOST);
+        let span = span.max(connection.rtt() * 8).min(PROBE_MOST);
         let probe = async move {
             let alive = answers(env.as_ref(), &connection, &nudge, span).await;
             let both = alive && is_there(env.as_ref(), &candidate, span).await;
@@ -147,11 +147,13 @@ impl Link {
     }
 }
 
-/// Whether the other end of a connection answers within `span`. Anything that comes is an answer, and QUIC acknowledges whatever it gets.
+/// Whether the other end of a connection answers within `span`. Anything that comes is an answer, and QUIC acknowledges whatever it gets. Asked
+/// only after half of that time: what a dead process sent is still on the way before.
 async fn answers(env: &dyn Env, connection: &Connection, nudge: &Notify, span: Duration) -> bool {
+    env.sleep(span / 2).await;
     let before = connection.stats().udp_rx.datagrams;
     nudge.notify_one();
-    hears(env, connection, before, span).await
+    hears(env, connection, before, span / 2).await
 }
 
 /// The same of a connection that has only said hello and is not wanted.
