@@ -651,7 +651,13 @@ fn what_was_said_to_be_done_outlives_a_power_cut() {
             node: node("plant/gate"),
             epoch: 2,
         };
-        stand.round(1).end(record(1)).event(promoted).open(opened);
+        let opens = Event::RoundOpened {
+            round: opened,
+            epoch: 2,
+            cohort: plan().cohort(opened),
+            deadline_ms: 10_000,
+        };
+        stand.round(1).end(record(1)).event(promoted).event(opens);
         let found = stand.broken();
         assert_eq!(found.contains(&"STORE-1"), broken.contains(&"STORE-1"));
     }
