@@ -21,7 +21,7 @@ pub use round::{DomainStory, Fate, NodeRound, RoundStory, Share, Step, round};
 
 use serde::Serialize;
 use tombolo_core::event::Event;
-use tombolo_core::ids::NodeId;
+use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::text::clip;
 
 /// Incidents of a story; what happened before the last ones is counted only.
@@ -61,10 +61,13 @@ pub struct Incident {
 struct Incidents {
     kept: std::collections::VecDeque<Incident>,
     earlier: u64,
+    /// If the last one is of updates that were made shorter: of which round the first was, and how many there were.
+    clipped: Option<(Round, u64)>,
 }
 
 impl Incidents {
     fn push(&mut self, past: &Past, what: String) {
+        self.clipped = None;
         if self.kept.len() == INCIDENTS_MAX {
             self.kept.pop_front();
             self.earlier += 1;
@@ -74,6 +77,23 @@ impl Incidents {
             life: past.life,
             what: clip(what),
         });
+    }
+
+    /// An update that was made shorter. That is no accident, and may happen in every round: those that follow each other are one line.
+    fn push_clipped(&mut self, past: &Past, round: Round, factor: f64) {
+        let (first, count) = self.clipped.unwrap_or((round, 0));
+        let what = match count {
+            0 => format!("round {round}: longer than the bound, made shorter by {factor:.3}"),
+            _ => format!(
+                "rounds {first} to {round}: {} times longer than the bound and made shorter, at last by {factor:.3}",
+                count + 1
+            ),
+        };
+        match self.kept.back_mut().filter(|_| count > 0) {
+            Some(last) => last.what = what,
+            None => self.push(past, what),
+        }
+        self.clipped = Some((first, count + 1));
     }
 }
 

@@ -479,7 +479,7 @@ impl Federation {
                         acted: true,
                         ..
                     } if !hosted.contains(by) => ledger.end(format!(
-                        "{STEPPED_DOWN}{by} is the coordinator since membership view {epoch}; start this process again, and it goes on without coordinating"
+                        "{STEPPED_DOWN}{by} is the coordinator since membership view {epoch}; start this process again with --resume, and it goes on without coordinating"
                     )),
                     Event::CoordinatorSteppedDown { .. } | Event::CoordinatorPromoted { .. } => {
                         roles.send_replace(());

@@ -57,7 +57,7 @@ impl Sim {
         };
         let (exit, failure) = match run {
             Ok(report) => {
-                show(common, &simulation, &report);
+                show(common, &simulation, &report, self.twice);
                 (judge(&report.finished), report.failure())
             }
             Err(SimulationError::Failed(failure)) => {
@@ -138,7 +138,7 @@ impl Sim {
     }
 }
 
-fn show(common: &Common, simulation: &Simulation, report: &SimulationReport) {
+fn show(common: &Common, simulation: &Simulation, report: &SimulationReport, twice: bool) {
     let mut display = Display::new(common.format, simulation.plan().rounds);
     for (_, event) in &report.events {
         if !matches!(event, Event::Finished(_)) {
@@ -150,8 +150,9 @@ fn show(common: &Common, simulation: &Simulation, report: &SimulationReport) {
         Format::Text => {
             display.finish(&report.finished);
             say!(
-                "virtual time {:.1} s; trace {trace}; {} violations",
+                "virtual time {:.1} s; trace {trace}{}; {} violations",
                 report.virtual_time.as_secs_f64(),
+                if twice { ", twice" } else { "" },
                 report.violations.len()
             );
         }

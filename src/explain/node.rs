@@ -134,13 +134,20 @@ pub fn node(past: impl Iterator<Item = Past>, node: &NodeId) -> Result<NodeStory
                     incidents.push(&past, what);
                 }
             }
+            Event::UpdateClipped {
+                node: of,
+                round,
+                factor,
+            } if of == node => {
+                lessened = true;
+                incidents.push_clipped(&past, *round, *factor);
+            }
             event => {
                 story.out = match event {
                     Event::EpochChanged { view } => view.is_out(node),
                     _ => story.out,
                 };
                 if let Some(what) = about(event, node) {
-                    lessened |= matches!(event, Event::UpdateClipped { .. });
                     incidents.push(&past, what);
                 }
             }
@@ -194,14 +201,6 @@ fn about(event: &Event, node: &NodeId) -> Option<String> {
             reason,
             ..
         } => (node, format!("round {round}: update refused: {reason}")),
-        Event::UpdateClipped {
-            node,
-            round,
-            factor,
-        } => (
-            node,
-            format!("round {round}: longer than the bound, made shorter by {factor:.3}"),
-        ),
         Event::StaleAnswered {
             node,
             round,

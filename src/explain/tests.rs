@@ -440,3 +440,34 @@ fn a_damaged_file_is_named_and_the_others_are_read() {
     assert_eq!(chronicle.damaged().len(), 1);
     assert!(chronicle.damaged()[0].contains("events.jsonl.2.sz"));
 }
+
+/// Clipping is no accident, and hides none: updates that were made shorter one after the other are one line.
+#[test]
+fn updates_that_are_made_shorter_in_every_round_do_not_hide_what_went_wrong() {
+    let clipped = |round: Round| Event::UpdateClipped {
+        node: n("hq/a"),
+        round,
+        factor: 0.5,
+    };
+    let lost = Event::PeerLost {
+        node: n("hq/gate"),
+        peer: n("hq/a"),
+    };
+    let mut events: Vec<(f64, Event)> = (1..=200).map(|it| (it as f64, clipped(it))).collect();
+    events.insert(100, (100.5, lost));
+    let story = node(chronicle(events), &n("hq/a")).unwrap();
+    let said: Vec<&str> = story.incidents.iter().map(|it| &*it.what).collect();
+    assert_eq!(story.earlier, 0);
+    let [before, lost, after] = said[..] else {
+        panic!("{said:#?}")
+    };
+    assert!(
+        before.starts_with("rounds 1 to 100: 100 times longer"),
+        "{before}"
+    );
+    assert!(lost.starts_with("hq/gate:"), "{lost}");
+    assert!(
+        after.starts_with("rounds 101 to 200: 100 times longer"),
+        "{after}"
+    );
+}

@@ -1,5 +1,6 @@
 //! The file behind `sim --faults`: read to the last digit, and every mistake told with its place.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use tombolo::simulation::plan::{Dose, FaultPlan};
@@ -262,4 +263,20 @@ fn a_plan_that_cannot_be_read_is_named_in_full() {
     )
     .unwrap();
     assert_eq!(load_faults(&path, &harbour()).unwrap().faults.len(), 1);
+}
+
+/// The list that people read to learn the kinds of faults has all of them; `promote` needs a topology with a standby.
+#[test]
+fn the_example_has_every_kind_of_fault() {
+    let topology = include_str!("../../examples/harbour.toml");
+    let topology = parse("harbour", topology, Path::new("examples")).unwrap();
+    let kinds = |plan: &FaultPlan| {
+        let kinds = plan.faults.iter().map(|timed| timed.fault.kind());
+        kinds.collect::<BTreeSet<&str>>()
+    };
+    let example = include_str!("../../examples/faults.toml");
+    let example = parse_faults("faults", example, &topology).unwrap();
+    let mut all = kinds(&parse_faults("all", ALL, &harbour()).unwrap());
+    assert!(all.remove("promote"));
+    assert_eq!(kinds(&example), all);
 }

@@ -85,6 +85,10 @@ impl Link {
         let (Some(current), Some(connection)) = (&self.session, stands) else {
             return self.admit(number, incarnation, reply);
         };
+        if current.incarnation == incarnation && current.number > number {
+            // Its hello is from before what stands was agreed on, and knows nothing of it: frames would be counted anew from there.
+            return reply.send(Err("a newer connection stands".to_owned().into()));
+        }
         if current.incarnation == incarnation || mutants::is("duplicate-accepted") {
             return self.admit(number, incarnation, reply);
         }
