@@ -158,13 +158,6 @@ impl Membership {
         membership
     }
 
-    /// Takes over who has said goodbye.
-    pub fn with_leavers_of(mut self, before: &Membership, now: Micros) -> Self {
-        let leavers = before.entries.iter().filter(|(_, entry)| entry.leaves);
-        leavers.for_each(|(node, _)| self.on_word(now, node, Word::Left));
-        self
-    }
-
     /// The view that holds.
     pub fn view(&self) -> &View {
         &self.view

@@ -17,6 +17,9 @@ use tombolo_core::mutants;
 /// Why a second process of an identity is turned away.
 pub(super) const DUPLICATE: VarInt = VarInt::from_u32(21);
 
+/// A connection whose place another one has.
+pub(super) const REPLACED: VarInt = VarInt::from_u32(2);
+
 /// Connections that shake hands at once. A peer dials one at a time, and so does a duplicate of it; the oldest goes.
 const CANDIDATES_MAX: usize = 4;
 
@@ -65,7 +68,7 @@ impl Link {
         {
             oldest
                 .connection
-                .close(VarInt::from_u32(2), b"replaced by a newer connection");
+                .close(REPLACED, b"replaced by a newer connection");
             self.setup.wire.add(&oldest.connection);
         }
     }
@@ -136,7 +139,7 @@ impl Link {
             return;
         };
         if let Some(old) = self.setup.wire.connection() {
-            old.close(VarInt::from_u32(2), b"replaced by a newer connection");
+            old.close(REPLACED, b"replaced by a newer connection");
         }
         self.down("replaced by a newer connection");
         let connection = Arc::new(candidate.connection);

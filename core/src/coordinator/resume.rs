@@ -88,9 +88,7 @@ impl Coordinator {
         self.began = Some(cx.now());
         let view = committed.view.clone().filter(|view| view.fits(&self.plan));
         let view = view.unwrap_or_else(|| View::first(&self.plan));
-        // Goodbyes may have come before the view was known.
-        self.membership =
-            Membership::new(&self.plan, view, cx.now()).with_leavers_of(&self.membership, cx.now());
+        self.membership = Membership::new(&self.plan, view, cx.now());
         self.committed = Some(committed);
         self.resumed = resumed.map(|resumed| *resumed);
         self.tell_overtaken(cx);

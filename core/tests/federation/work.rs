@@ -516,6 +516,8 @@ impl World {
             let reached = gateway.domain() == own.domain()
                 // Who said goodbye may still be linked; its domain has nobody who would hand on a word.
                 || (self.is_up(own, gateway)
+                    // Perhaps before this coordinator knew its view, which it goes by from then on.
+                    && !self.nodes[gateway].leaves
                     && !before.is_out(gateway)
                     && membership.is_expected(gateway, now));
             membership.is_expected(node, now) && reached
