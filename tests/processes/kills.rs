@@ -68,8 +68,15 @@ fn a_killed_node_repeats_nothing_that_was_written_down() {
 }
 
 /// Over real sockets: the gateway's next life knows no model, its member holds it, and the coordinator need not send it.
+///
+/// On a busy machine its link to the member may be up only after the coordinator has sent the model all the same: that is tried again.
 #[test]
 fn a_killed_gateway_heals_from_its_member() {
+    const TRIES: usize = 4;
+    assert!((0..TRIES).any(|_| heals_from_its_member()));
+}
+
+fn heals_from_its_member() -> bool {
     const GATEWAY: &str = "plant/gate";
     let mut fleet = Fleet::start(SLOW);
     fleet.until("the second round", |status| status["rounds"]["ended"] == 1);
@@ -89,8 +96,11 @@ fn a_killed_gateway_heals_from_its_member() {
     let coordinator = fleet.end("hq/gate").expect(0);
     assert_eq!(coordinator.hash(), hash_of(SLOW));
     let said = fleet.end(GATEWAY).expect(0).errors();
-    let healed = said.lines().find(|line| line.contains("ModelHealed"));
-    let healed = healed.unwrap_or_else(|| panic!("{said}"));
+    let mut lines = said.lines();
+    let Some(healed) = lines.find(|line| line.contains("ModelHealed")) else {
+        return false;
+    };
     let expected = "ModelHealed { node: plant/gate, round: 1, kept: 0, again: 0, from: [Share { peer: plant/c, chunks: 1 }] }";
     assert!(healed.contains(expected), "{healed}");
+    true
 }
