@@ -211,6 +211,32 @@ pub fn of_a_live_node(seed: u64) {
     });
 }
 
+/// A node that is started again within the handshake of its life before has no duplicate: that life is dead.
+#[test]
+fn a_node_that_is_restarted_twice_at_once_is_no_duplicate_of_itself() {
+    play(SEED, |theatre| async move {
+        theatre.start_everybody();
+        let mut at = secs(2);
+        for gap in (0..40).map(millis) {
+            theatre.until(at).await;
+            for start in [at, at + gap] {
+                theatre.until(start).await;
+                theatre.crash("plant/d");
+                theatre.memory.crash("plant/d");
+                theatre.start("plant/d", "plant/d");
+            }
+            theatre.until(at + secs(2)).await;
+            for by in ["plant/gate", "plant/c"] {
+                let refuses = |(_, event): &(Micros, Event)| matches!(event, Event::LinkRefused { peer, .. } if *peer == node("plant/d"));
+                let said = theatre.said(by, at);
+                assert!(!said.iter().any(refuses), "{by}, {gap:?} apart: {said:?}");
+                assert!(theatre.up("plant/d", by, at + gap).is_some(), "{gap:?}");
+            }
+            at += secs(2);
+        }
+    });
+}
+
 /// A refused duplicate goes on asking, and so takes over by itself.
 #[test]
 fn a_duplicate_that_waits_takes_over_when_the_other_dies() {

@@ -199,3 +199,18 @@ fn a_stale_certificate_keeps_a_node_out_until_it_has_a_good_one() {
         assert!(left_out(&report).contains("lab/e"), "{said}");
     }
 }
+
+/// IDENT-1: what a process sent before its end, and what is long on its way, does not make its next life a duplicate.
+#[test]
+fn a_late_word_of_a_dead_process_speaks_for_nobody() {
+    for moment in (0..40).map(|step| millis(4000 + 25 * step)) {
+        let simulation = coast()
+            .between(
+                millis(2300),
+                moment + millis(10),
+                reorder(["plant/d"], ["plant"], millis(200)),
+            )
+            .at(moment, restart_without_disk("plant/d"));
+        cope(&format!("restarted at {moment:?}"), simulation);
+    }
+}

@@ -17,6 +17,9 @@ use tombolo_core::mutants;
 /// Why a second process of an identity is turned away.
 pub(super) const DUPLICATE: VarInt = VarInt::from_u32(21);
 
+/// A connection whose place another one has.
+pub(super) const REPLACED: VarInt = VarInt::from_u32(2);
+
 /// Connections that shake hands at once. A peer dials one at a time, and so does a duplicate of it; the oldest goes.
 const CANDIDATES_MAX: usize = 4;
 
@@ -65,7 +68,7 @@ impl Link {
         {
             oldest
                 .connection
-                .close(VarInt::from_u32(2), b"replaced by a newer connection");
+                .close(REPLACED, b"replaced by a newer connection");
             self.setup.wire.add(&oldest.connection);
         }
     }
@@ -85,20 +88,36 @@ impl Link {
         let (Some(current), Some(connection)) = (&self.session, stands) else {
             return self.admit(number, incarnation, reply);
         };
+        if current.incarnation == incarnation && current.number > number {
+            // Its hello is from before what stands was agreed on, and knows nothing of it: frames would be counted anew from there.
+            return reply.send(Err("a newer connection stands".to_owned().into()));
+        }
         if current.incarnation == incarnation || mutants::is("duplicate-accepted") {
             return self.admit(number, incarnation, reply);
         }
         let (before, nudge) = (current.number, current.nudge.clone());
+        let Some(candidate) = self.candidates.get(&number) else {
+            return;
+        };
+        let candidate = candidate.connection.clone();
         let env = self.setup.stage.env.clone();
         let span = self.setup.stage.plan.heartbeat.every;
-        let span = span.max(connection.rtt() * 4).min(PROBE_MOST);
-        let probe = async move { answers(env.as_ref(), &connection, &nudge, span).await };
-        later(cx, probe, move |link, alive, cx| {
+        let span = span.max(connection.rtt() * 8).min(PROBE_MOST);
+        let probe = async move {
+            let alive = answers(env.as_ref(), &connection, &nudge, span).await;
+            let both = alive && is_there(env.as_ref(), &candidate, span).await;
+            (alive, both)
+        };
+        later(cx, probe, move |link, (alive, both), cx| {
             if !link.is_current(before) {
                 return link.on_greeted(cx, number, incarnation, reply);
             }
             if !alive {
                 return link.admit(number, incarnation, reply);
+            }
+            if !both {
+                // A process that ended right after its hello is nobody's duplicate.
+                return reply.send(Err("it has ended since its hello".to_owned().into()));
             }
             let (node, peer) = (&link.setup.stage.node, &link.setup.peer);
             reply.send(Err(Trouble {
@@ -120,7 +139,7 @@ impl Link {
             return;
         };
         if let Some(old) = self.setup.wire.connection() {
-            old.close(VarInt::from_u32(2), b"replaced by a newer connection");
+            old.close(REPLACED, b"replaced by a newer connection");
         }
         self.down("replaced by a newer connection");
         let connection = Arc::new(candidate.connection);
@@ -135,10 +154,39 @@ impl Link {
     }
 }
 
-/// Whether the other end of a connection answers within `span`. Anything that comes is an answer, and QUIC acknowledges whatever it gets.
+/// Whether the other end of a connection answers within `span`. Anything that comes is an answer, and QUIC acknowledges whatever it gets; but
+/// what comes in the first half of that time may be what a dead process sent. A process that was started again in its place says at once that
+/// it does not know the connection, which closes it.
 async fn answers(env: &dyn Env, connection: &Connection, nudge: &Notify, span: Duration) -> bool {
+    nudge.notify_one();
+    tokio::select! {
+        biased;
+        _ = connection.closed() => return false,
+        () = env.sleep(span / 2) => {}
+    }
     let before = connection.stats().udp_rx.datagrams;
     nudge.notify_one();
+    hears(env, connection, before, span / 2).await
+}
+
+/// The same of a connection that has only said hello and is not wanted.
+async fn is_there(env: &dyn Env, connection: &Connection, span: Duration) -> bool {
+    let before = connection.stats().udp_rx.datagrams;
+    let knock = async {
+        if let Ok((mut send, _)) = connection.open_bi().await {
+            let _ = send.write_all(&[0]).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        biased;
+        () = knock => false,
+        heard = hears(env, connection, before, span) => heard,
+    }
+}
+
+/// Whether anything comes behind so many datagrams within `span`.
+async fn hears(env: &dyn Env, connection: &Connection, before: u64, span: Duration) -> bool {
     for _ in 0..PROBE_LOOKS {
         env.sleep(span / PROBE_LOOKS).await;
         if connection.close_reason().is_some() {

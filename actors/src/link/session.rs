@@ -7,7 +7,7 @@ use bytes::Bytes;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
-use super::greeting::DUPLICATE;
+use super::greeting::{DUPLICATE, REPLACED};
 use super::shelf::heals;
 use super::{Agreed, Incoming, Message, OFFER, Setup, Trouble};
 use crate::node;
@@ -199,7 +199,11 @@ impl Session<'_> {
         let admitted = self.own.ask(question).await;
         let admitted = admitted.map_err(|error| error.to_string())?;
         if let Err(trouble) = &admitted {
-            self.connection.close(DUPLICATE, trouble.reason.as_bytes());
+            let code = match trouble.refused {
+                true => DUPLICATE,
+                false => REPLACED,
+            };
+            self.connection.close(code, trouble.reason.as_bytes());
         }
         admitted
     }
