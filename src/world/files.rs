@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
@@ -14,6 +15,9 @@ use tombolo_actors::env::too_large;
 
 /// Held while a process uses the folder.
 const LOCK: &str = ".lock";
+
+/// How long the one before is given for what it is writing when it ends.
+const LAST_WRITES: Duration = Duration::from_secs(1);
 
 /// Folders above a node's own that may have been made together with it.
 const FOLDERS_ABOVE: usize = 3;
@@ -38,23 +42,34 @@ pub fn open(root: &Path) -> io::Result<FolderFiles> {
     let options = options.create(true).truncate(false).write(true);
     let lock = bounded::open_regular(&lock_path, options)
         .map_err(|error| named(error, "open", &lock_path))?;
-    match lock.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            return Err(io::Error::new(
-                ErrorKind::ResourceBusy,
-                format!(
-                    "folder {} is in use by another running node: stop it or choose another state folder",
-                    root.display()
-                ),
-            ));
-        }
-        Err(TryLockError::Error(error)) => return Err(named(error, "lock", &lock_path)),
-    }
+    take(&lock, &lock_path, root)?;
     FolderFiles::open(Arc::new(Folder {
         root: root.to_owned(),
         _lock: Some(lock),
     }))
+}
+
+/// Locks a folder. Who has just been told to end may still be writing there: it is waited for a moment.
+fn take(lock: &File, path: &Path, root: &Path) -> io::Result<()> {
+    let start = Instant::now();
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(error)) => return Err(named(error, "lock", path)),
+            Err(TryLockError::WouldBlock) if start.elapsed() < LAST_WRITES => {
+                std::thread::sleep(LAST_WRITES / 50);
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(io::Error::new(
+                    ErrorKind::ResourceBusy,
+                    format!(
+                        "folder {} is in use by another running node: stop it or choose another state folder",
+                        root.display()
+                    ),
+                ));
+            }
+        }
+    }
 }
 
 /// A folder that other processes change, too. It is not made: whose it is, that one makes it.
@@ -257,5 +272,16 @@ mod tests {
             refused.contains(LOCK) && refused.contains("no regular file"),
             "{refused}"
         );
+    }
+    #[test]
+    fn who_is_just_ending_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let before = open(folder.path()).unwrap();
+        std::thread::scope(|scope| {
+            let after = scope.spawn(|| open(folder.path()).map(drop));
+            std::thread::sleep(LAST_WRITES / 10);
+            drop(before);
+            after.join().unwrap().unwrap();
+        });
     }
 }
