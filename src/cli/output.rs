@@ -425,9 +425,12 @@ pub fn judge(finished: &Finished) -> Exit {
     let reason = finished.reason.as_str();
     match reason {
         "interrupted" | "terminated" => {
-            let rounds = finished.rounds;
+            let rounds = match finished.rounds {
+                0 => String::new(),
+                rounds => format!(" after round {rounds}"),
+            };
             complain(&format!(
-                "{reason} after round {rounds}; what is committed is kept: --resume goes on with it"
+                "{reason}{rounds}; what is committed is kept: --resume goes on with it"
             ));
             return if reason == "interrupted" {
                 Exit::Interrupted

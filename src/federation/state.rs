@@ -114,6 +114,12 @@ impl StateFolder {
         let run = match found {
             Some(run) => run,
             None => {
+                if resume {
+                    let folder = folder.display();
+                    tracing::warn!(
+                        "nothing to go on from in {folder}: this is a new run, from round 1"
+                    );
+                }
                 let run = Run {
                     format: FORMAT,
                     run: random_uuid(),

@@ -57,6 +57,24 @@ fn a_run_of_another_format_is_refused_naming_both_versions() {
 }
 
 #[test]
+fn where_there_is_nothing_to_go_on_from_a_new_run_says_so() {
+    let workspace = Workspace::new(&pinned(2));
+    let said = workspace
+        .run("run topology.toml --resume")
+        .expect(0)
+        .errors();
+    assert!(
+        said.contains("nothing to go on from") && said.contains("state"),
+        "{said}"
+    );
+    let said = workspace
+        .run("run topology.toml --resume")
+        .expect(0)
+        .errors();
+    assert!(!said.contains("nothing to go on from"), "{said}");
+}
+
+#[test]
 fn another_configuration_names_the_keys_that_differ() {
     let workspace = ended();
     let other = pinned(5)
