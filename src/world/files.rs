@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::bounded;
 use crate::files::{Disk, FolderFiles, Kind, OpenFile};
@@ -178,7 +178,7 @@ impl Disk for Folder {
             .mode(if private { 0o600 } else { 0o644 })
             .open(&full);
         match file {
-            Ok(file) => Ok(Box::new(Writing { file, path: full })),
+            Ok(file) => Ok(Box::new(Writing::new(file, full))),
             Err(error) => Err(named(error, "make", &full)),
         }
     }
@@ -223,18 +223,115 @@ impl Disk for Folder {
     }
 }
 
+/// What is written past the page cache at once, and where it must lie in memory for that.
+const BLOCK: usize = 1 << 20;
+const ALIGNED: usize = 4096;
+
+/// A file that grows. Whole blocks go to the disk without a copy in the page cache: a model that is read again only after a crash would push
+/// out what is needed, and copying it there costs more than everything else that is done to write it (`open(2)`, `O_DIRECT`).
 struct Writing {
     file: File,
     path: PathBuf,
+    /// What came since the last whole block, behind `start`.
+    block: Vec<u8>,
+    start: usize,
+    /// Whether the block lies where it must.
+    aligned: bool,
+    direct: bool,
+    /// Whether the file system does it.
+    able: bool,
+}
+
+impl Writing {
+    fn new(file: File, path: PathBuf) -> Self {
+        Writing {
+            file,
+            path,
+            block: Vec::new(),
+            start: 0,
+            aligned: false,
+            direct: false,
+            able: true,
+        }
+    }
+
+    /// Where a block of which something has come may take what follows.
+    fn room(&mut self, coming: usize) -> usize {
+        let held = self.block.len() - self.start;
+        // A small file is written as it is.
+        if !self.aligned && held + coming >= BLOCK {
+            let mut aligned: Vec<u8> = Vec::with_capacity(BLOCK + ALIGNED);
+            self.aligned = true;
+            self.start = aligned.as_ptr().align_offset(ALIGNED).min(ALIGNED);
+            aligned.resize(self.start, 0);
+            aligned.extend_from_slice(&self.block);
+            self.block = aligned;
+        }
+        BLOCK - held
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let whole = self.block.len() - self.start == BLOCK;
+        self.set_direct(whole)?;
+        let mut done = self.start;
+        while done < self.block.len() {
+            match self.file.write(&self.block[done..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => done += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // This file system, or what a part of a block left, wants it the ordinary way.
+                Err(error) if error.kind() == ErrorKind::InvalidInput && self.direct => {
+                    self.able = false;
+                    self.set_direct(false)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.block.truncate(self.start);
+        Ok(())
+    }
+
+    fn set_direct(&mut self, direct: bool) -> io::Result<()> {
+        let direct = direct && self.able;
+        if direct != self.direct {
+            let flags = fcntl_getfl(&self.file)? - OFlags::DIRECT;
+            let wanted = if direct {
+                flags | OFlags::DIRECT
+            } else {
+                flags
+            };
+            match fcntl_setfl(&self.file, wanted) {
+                Ok(()) => self.direct = direct,
+                Err(_) if direct => self.able = false,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let room = self.room(bytes.len());
+            let (now, rest) = bytes.split_at(room.min(bytes.len()));
+            self.block.extend_from_slice(now);
+            bytes = rest;
+            if now.len() == room {
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl OpenFile for Writing {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let written = self.file.write_all(bytes);
+        let written = self.add(bytes);
         written.map_err(|error| named(error, "write", &self.path))
     }
 
     fn synchronize(&mut self) -> io::Result<()> {
+        let written = self.flush();
+        written.map_err(|error| named(error, "write", &self.path))?;
         let synchronized = self.file.sync_all();
         synchronized.map_err(|error| named(error, "synchronize", &self.path))
     }
@@ -283,5 +380,42 @@ mod tests {
             drop(before);
             after.join().unwrap().unwrap();
         });
+    }
+
+    #[test]
+    fn whatever_its_length_and_its_pieces_a_file_holds_what_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = open(folder.path()).unwrap();
+        let bytes: Vec<u8> = (0..3 * BLOCK + 5).map(|at| (at * 7 >> 3) as u8).collect();
+        for len in [
+            0,
+            1,
+            ALIGNED,
+            BLOCK - 1,
+            BLOCK,
+            BLOCK + 1,
+            3 * BLOCK,
+            3 * BLOCK + 5,
+        ] {
+            for head in [0, 1, 77, ALIGNED, BLOCK] {
+                let (head, body) = bytes[..len].split_at(head.min(len));
+                files.replace("it", &[head, body]).unwrap();
+                assert!(files.read("it").unwrap() == bytes[..len], "{len}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_large_file_passes_the_page_cache_by() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("it");
+        let mut file = Writing::new(File::create(&path).unwrap(), path.clone());
+        let probe = fcntl_setfl(&file.file, OFlags::DIRECT);
+        file.write(&vec![1; BLOCK + 1]).unwrap();
+        // Not every file system can; this one says whether it can.
+        assert_eq!(file.direct, probe.is_ok());
+        file.synchronize().unwrap();
+        assert!(!file.direct);
+        assert_eq!(fs::metadata(&path).unwrap().len() as usize, BLOCK + 1);
     }
 }
