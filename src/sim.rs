@@ -469,6 +469,13 @@ impl SimWorld {
         }
     }
 
+    /// Gives a node other ports in the eyes of its peers, as a translation of addresses does that has forgotten it.
+    pub fn rebind(&self, node: &NodeId) {
+        self.env(node);
+        self.shared.network.rebind(node);
+        self.shared.network.note(TraceKind::Rebind, node, node);
+    }
+
     /// Stops a node's tasks and timers where they are, as `SIGSTOP` does: what arrives waits in its sockets, and peers may still READ its memory.
     /// A node that crashes is not frozen any more.
     pub fn freeze(&self, node: &NodeId) {

@@ -77,6 +77,8 @@ struct Socket {
     inbox: VecDeque<Received>,
     inbox_bytes: usize,
     waker: Option<Waker>,
+    /// With whom it has spoken, and whether it spoke first.
+    flows: BTreeMap<SocketAddr, bool>,
 }
 
 struct Inner {
@@ -98,7 +100,12 @@ struct Inner {
 struct Node {
     id: NodeId,
     next_port: u16,
+    /// What a translation adds to the ports from which it sends.
+    shift: u16,
 }
+
+/// From one translation to the next, far from all ports that a node has.
+const SHIFT: u16 = 4099;
 
 /// A node's address: the same for the same name, in every simulation.
 pub fn address(node: &NodeId) -> Ipv6Addr {
@@ -149,7 +156,16 @@ impl Network {
             .or_insert_with(|| Node {
                 id: node.clone(),
                 next_port: PORT_FIRST,
+                shift: 0,
             });
+    }
+
+    /// From now on what a node sends to whom it spoke first comes from other ports, as behind a translation that has forgotten it; what is under
+    /// way to the ports before is lost. Whoever speaks first reaches its own ports as ever.
+    pub fn rebind(&self, node: &NodeId) {
+        if let Some(node) = self.lock().nodes.get_mut(&address(node)) {
+            node.shift = node.shift.wrapping_add(SHIFT);
+        }
     }
 
     /// Notes that something befell a node.
@@ -199,6 +215,7 @@ impl Network {
                 inbox: VecDeque::new(),
                 inbox_bytes: 0,
                 waker: None,
+                flows: BTreeMap::new(),
             },
         );
         Ok((local, id))
@@ -421,6 +438,7 @@ impl Inner {
         ecn: Option<EcnCodepoint>,
     ) {
         let size = contents.len();
+        let from = self.translated(from, to);
         self.note(TraceKind::Send, size, from, to);
         let (IpAddr::V6(from_ip), IpAddr::V6(to_ip)) = (from.ip(), to.ip()) else {
             return self.note(TraceKind::Unreachable, size, from, to);
@@ -450,6 +468,30 @@ impl Inner {
         self.note(kind, size, from, to);
     }
 
+    /// Where a peer sees the port of a node that sends to it.
+    fn translated(&mut self, port: SocketAddr, to: SocketAddr) -> SocketAddr {
+        let socket = self.sockets.get_mut(&port);
+        let first = socket.is_none_or(|socket| *socket.flows.entry(to).or_insert(true));
+        let shift = if first { self.shift(port) } else { 0 };
+        SocketAddr::new(port.ip(), port.port().wrapping_add(shift))
+    }
+
+    /// The port that is meant by where others see one.
+    fn meant(&self, seen: SocketAddr) -> SocketAddr {
+        let shift = match self.sockets.contains_key(&seen) {
+            true => 0,
+            false => self.shift(seen),
+        };
+        SocketAddr::new(seen.ip(), seen.port().wrapping_sub(shift))
+    }
+
+    fn shift(&self, at: SocketAddr) -> u16 {
+        match at.ip() {
+            IpAddr::V6(ip) => self.nodes.get(&ip).map_or(0, |node| node.shift),
+            IpAddr::V4(_) => 0,
+        }
+    }
+
     /// Fires every event up to `now`.
     fn fire(&mut self, now: u64, woken: &mut Vec<Waker>) {
         while let Some(entry) = self.events.first_entry() {
@@ -468,7 +510,8 @@ impl Inner {
         let (IpAddr::V6(from_ip), IpAddr::V6(to_ip)) = (from.ip(), to.ip()) else {
             unreachable!("only datagrams between nodes are put in the list");
         };
-        let socket = self.sockets.get_mut(&to);
+        let socket = self.meant(to);
+        let socket = self.sockets.get_mut(&socket);
         let link = self
             .links
             .get_mut(&(from_ip, to_ip))
@@ -489,6 +532,7 @@ impl Inner {
                 TraceKind::QueueFull
             }
             Some(socket) => {
+                socket.flows.entry(from).or_insert(false);
                 link.statistics.received += 1;
                 link.statistics.received_bytes += size as u64;
                 socket.inbox_bytes += size;

@@ -44,6 +44,8 @@ pub enum TraceKind {
     Freeze,
     /// They go on.
     Thaw,
+    /// What a node sends comes from other ports.
+    Rebind,
 }
 
 /// One event.

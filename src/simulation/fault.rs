@@ -121,6 +121,12 @@ pub fn mtu_black_hole<'a>(
     Fault::MtuBlackHole { paths, bytes }
 }
 
+/// What a node sends to peers that it dials comes from other ports from then on, as behind a translation of addresses that has forgotten it; what
+/// is under way to the ports before is lost.
+pub fn rebind(node: &str) -> Fault {
+    Fault::Rebind { node: node.into() }
+}
+
 /// No more than so many bits per second pass between two groups, on each path and each way.
 pub fn rate_limit<'a>(
     a: impl IntoIterator<Item = &'a str>,

@@ -92,6 +92,7 @@ impl<'a> Weather<'a> {
                     let _ = coordinator.post(coordinator::Message::Promote(reply));
                 }
             }
+            Fault::Rebind { node } => self.world.rebind(self.node(node)),
             Fault::ClockForward { node, by } => self.step(node, by.as_secs_f64()),
             Fault::ClockBack { node, by } => self.step(node, -by.as_secs_f64()),
             _ => self.turn(nth, fault),

@@ -160,6 +160,11 @@ pub enum Fault {
         /// What still passes. QUIC needs 1,200.
         bytes: u64,
     },
+    /// What the node sends to peers that it dials comes from other ports: a translation of addresses on its way has forgotten it.
+    Rebind {
+        /// Who.
+        node: String,
+    },
     /// No more than this passes; what is above it waits, and is dropped when a tenth of a second of it waits.
     RateLimit {
         /// Between whom.
@@ -345,6 +350,7 @@ impl Fault {
                 | Fault::Heal { .. }
                 | Fault::Panic { .. }
                 | Fault::Promote { .. }
+                | Fault::Rebind { .. }
         )
     }
 
@@ -363,6 +369,7 @@ impl Fault {
             | Fault::DiskFull { node }
             | Fault::StaleCertificate { node, .. }
             | Fault::Promote { node }
+            | Fault::Rebind { node }
             | Fault::Panic { node, .. } => Some(node),
             _ => None,
         }
@@ -416,6 +423,7 @@ impl Fault {
             Fault::Reorder { .. } => "reorder",
             Fault::Delay { .. } => "delay",
             Fault::MtuBlackHole { .. } => "mtu-black-hole",
+            Fault::Rebind { .. } => "rebind",
             Fault::RateLimit { .. } => "rate-limit",
             Fault::ClockForward { .. } => "clock-forward",
             Fault::ClockBack { .. } => "clock-back",

@@ -6,7 +6,8 @@ use tombolo::Round;
 use tombolo::simulation::{
     Fault, Simulation, SimulationReport, Stale, clock_back, clock_drift, clock_forward, crash,
     delay, disk_full, duplicate, freeze, heal, loss, millis, mtu_black_hole, panic, partition,
-    rate_limit, reorder, restart, restart_without_disk, secs, slow, stale_certificate, torn_write,
+    rate_limit, rebind, reorder, restart, restart_without_disk, secs, slow, stale_certificate,
+    torn_write,
 };
 use tombolo_core::event::Event;
 
@@ -157,6 +158,31 @@ fn paths_that_lose_double_shuffle_delay_or_narrow_datagrams_are_coped_with() {
         let name = format!("{fault:?}");
         let report = under(9000, fault);
         assert_ne!(report.trace_hash, undisturbed.trace_hash, "{name}");
+    }
+}
+
+/// quinn#1160, trafficserver#4326, erlang_quic#255: a node whose port changes in the eyes of its peers, in the middle of whatever it sends or is
+/// sent, keeps its place, the round and its update.
+#[test]
+fn a_change_of_ports_in_mid_transfer_costs_nothing() {
+    let narrow = || coast().at(secs(1), rate_limit(["hq"], [], 400_000));
+    let undisturbed = cope("narrow", narrow());
+    assert!(left_out(&undisturbed).is_empty());
+    for name in ["hq/gate", "plant/gate", "lab/gate", "plant/c"] {
+        for moment in (0..4).map(|step| millis(4000 + 500 * step)) {
+            let said = format!("{name} at {moment:?}");
+            let report = cope(&said, narrow().at(moment, rebind(name)));
+            assert_ne!(report.trace_hash, undisturbed.trace_hash, "{said}");
+            assert_eq!(
+                report.finished.model_hash, undisturbed.finished.model_hash,
+                "{said}"
+            );
+            assert!(
+                left_out(&report).is_empty(),
+                "{said}: {:?}",
+                left_out(&report)
+            );
+        }
     }
 }
 

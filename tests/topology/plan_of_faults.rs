@@ -106,6 +106,11 @@ bytes = 1300
 
 [[fault]]
 at = "0s"
+kind = "rebind"
+node = "hq/a"
+
+[[fault]]
+at = "0s"
 kind = "rate-limit"
 from = ["hq/a"]
 rate = "300 kbit/s"
@@ -156,10 +161,10 @@ actor = "Aggregate"
 fn a_plan_with_every_kind_and_every_key_is_read_and_written() {
     let harbour = harbour();
     let plan = parse_faults("all", ALL, &harbour).unwrap_or_else(|error| panic!("{error:#}"));
-    assert_eq!(plan.faults.len(), 21);
+    assert_eq!(plan.faults.len(), 22);
     let kinds: std::collections::BTreeSet<&str> =
         plan.faults.iter().map(|timed| timed.fault.kind()).collect();
-    assert_eq!(kinds.len(), 21);
+    assert_eq!(kinds.len(), 22);
     let read = |plan: &FaultPlan| parse_faults("again", &plan.to_toml(), &harbour);
     assert_eq!(read(&plan).unwrap(), plan);
     for seed in 0..50 {

@@ -27,7 +27,7 @@ impl Default for Dose {
 }
 
 /// The kinds, and how often each is drawn among the others.
-const KINDS: [(u64, Draw); 19] = [
+const KINDS: [(u64, Draw); 20] = [
     (6, |rng, plan| Fault::Crash {
         node: any(rng, plan),
     }),
@@ -75,6 +75,9 @@ const KINDS: [(u64, Draw); 19] = [
     (2, |rng, plan| Fault::MtuBlackHole {
         paths: paths(rng, plan),
         bytes: 1200 + rng.below(250),
+    }),
+    (2, |rng, plan| Fault::Rebind {
+        node: any(rng, plan),
     }),
     (2, |rng, plan| Fault::RateLimit {
         paths: paths(rng, plan),

@@ -66,6 +66,7 @@ pub fn each() -> FaultPlan {
         restart("hq/a"),
         restart_without_disk("hq/a"),
         heal(a, b),
+        rebind("hq/gate"),
         panic("hq/gate", "Coordinator"),
         panic("plant/c", "Link"),
     ];

@@ -22,7 +22,7 @@ const fn kind(
     FaultKind { name, needs, takes }
 }
 
-pub(in crate::topology) static KINDS: [FaultKind; 21] = [
+pub(in crate::topology) static KINDS: [FaultKind; 22] = [
     kind("crash", &["node"], &["until"]),
     kind("torn-write", &["node"], &["until"]),
     kind("kill", &["node"], &["changes", "until"]),
@@ -40,6 +40,7 @@ pub(in crate::topology) static KINDS: [FaultKind; 21] = [
         &["from", "bytes"],
         &["to", "one_way", "until"],
     ),
+    kind("rebind", &["node"], &[]),
     kind("rate-limit", &["from", "rate"], &["to", "one_way", "until"]),
     kind("clock-forward", &["node", "by"], &["until"]),
     kind("clock-back", &["node", "by"], &["until"]),
@@ -91,6 +92,7 @@ static FAULT: Table = Table {
                 "reorder",
                 "delay",
                 "mtu-black-hole",
+                "rebind",
                 "rate-limit",
                 "clock-forward",
                 "clock-back",
