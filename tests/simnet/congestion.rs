@@ -210,6 +210,7 @@ fn matrix() -> Vec<(u64, f64, u64, f64)> {
     cells
 }
 
+/// Field fault: a fast link with a long round trip is filled. honk#120
 #[test]
 fn delay_gradient_fills_the_path_beside_cubic_and_bbr_with_a_short_queue() {
     let whole = std::env::var("TOMBOLO_CELLS").is_ok_and(|cells| cells == "all");

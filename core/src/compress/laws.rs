@@ -183,7 +183,8 @@ fn what_is_not_finite_is_refused_after_decoding_and_what_is_finite_stays_so() {
 }
 
 /// What is sent, and what is left over at the end, is all that there was: over rounds whose exponents differ, and in any order of the
-/// elements. (Field fault: compression ranks by magnitude; sent values plus residue equal the true sum.)
+/// elements. Field fault: compression ranks by magnitude; sent values plus residue equal the true sum. pfl-research#65,
+/// pytorch#48670, horovod#2054
 #[test]
 fn nothing_is_lost_over_rounds() {
     let len = 3 * BLOCK + 100;

@@ -101,6 +101,7 @@ fn a_message_over_the_limit_is_refused_on_both_sides_before_anything_is_allocate
     assert_eq!(FrameHeader::from_bytes(&header), Err(too_long));
 }
 
+/// Field fault: lengths from the wire are checked before anything is allocated. bincode#239, bincode#764, serde#744
 #[test]
 fn a_huge_length_inside_a_message_fails_fast() {
     let endpoint = codec::encode(&Control::Endpoint(vec![1, 2, 3])).unwrap();
