@@ -54,6 +54,8 @@ pub struct Checker {
     pub models: BTreeMap<Round, Hash>,
     pub outcomes: BTreeMap<Round, (Micros, RoundState)>,
     pub views: Vec<View>,
+    /// When each node was let in again last.
+    pub back: BTreeMap<NodeId, Micros>,
     /// Who was asked in each round.
     pub cohorts: BTreeMap<Round, Vec<NodeId>>,
     seen: BTreeMap<NodeId, Epoch>,
@@ -89,6 +91,7 @@ impl Checker {
             models: [(0, initial())].into(),
             outcomes: BTreeMap::new(),
             views: vec![View::first(plan)],
+            back: BTreeMap::new(),
             cohorts: BTreeMap::new(),
             seen: BTreeMap::new(),
             out: BTreeSet::new(),
@@ -149,6 +152,9 @@ impl Checker {
                 self.out = view.out.keys().cloned().collect();
             }
             Event::EpochChanged { view } => self.out.extend(view.out.keys().cloned()),
+            Event::NodeReadmitted { node, .. } => {
+                self.back.insert(node.clone(), now);
+            }
             Event::RoundResumed { acknowledged, .. } => {
                 self.resumed += usize::from(!acknowledged.is_empty());
             }

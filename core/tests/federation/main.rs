@@ -455,11 +455,16 @@ fn judge(world: &World) {
     let mut outcomes = world.check.outcomes.iter().rev();
     let settled = outcomes.find(|(_, (at, state))| *at < old && *state != RoundState::Aborted);
     let settled = settled.map_or(0, |(round, _)| *round);
+    // Who was let in again a moment ago has not had the time.
+    let out = |id: &NodeId| {
+        let back = world.check.back.get(id);
+        world.is_out(id) || back.is_some_and(|back| *back > old)
+    };
     for (id, node) in &world.nodes {
         // A domain whose only gateway is out waits.
         let gateway = node.seen.view().gateway(&id.domain()).cloned();
-        let waits = gateway.is_none_or(|gateway| world.is_out(&gateway));
-        let out = node.seen.view().is_out(id) || world.is_out(id) || waits;
+        let waits = gateway.is_none_or(|gateway| out(&gateway));
+        let out = node.seen.view().is_out(id) || out(id) || waits;
         let held = node.member.as_ref().map_or(0, |member| member.model().0);
         assert!(
             out || held >= settled,
