@@ -386,7 +386,7 @@ mod tests {
     fn whatever_its_length_and_its_pieces_a_file_holds_what_was_written() {
         let folder = tempfile::tempdir().unwrap();
         let files = open(folder.path()).unwrap();
-        let bytes: Vec<u8> = (0..3 * BLOCK + 5).map(|at| (at * 7 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..3 * BLOCK + 5).map(|at| ((at * 7) >> 3) as u8).collect();
         for len in [
             0,
             1,
