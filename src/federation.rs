@@ -4,6 +4,7 @@
 
 mod blueprint;
 mod ledger;
+mod paths;
 mod recorder;
 mod report;
 mod running;
@@ -42,6 +43,7 @@ use tombolo_actors::identity::IdentityError;
 
 pub(crate) use blueprint::{Blueprint, Built};
 pub use ledger::Ledger;
+pub(crate) use paths::Paths;
 pub use recorder::Recorder;
 pub use report::Report;
 pub use running::{DEPARTED, Interrupt, NOT_DRAINED, Running, STEPPED_DOWN};
@@ -454,7 +456,7 @@ impl Federation {
         let told = may_coordinate.then(|| last_told(&plan.checkpoint.folder));
         let told = told.flatten();
 
-        let (events, _) = broadcast::channel(EVENTS_KEPT);
+        let (events, all_events) = broadcast::channel(EVENTS_KEPT);
         let recorder = hosts_coordinator
             .then(|| Recorder::start(folder_events(&plan)))
             .transpose()
@@ -531,8 +533,11 @@ impl Federation {
         let env = world.env(first).map_err(machine)?;
         let clock = {
             let env = env.clone();
-            Arc::new(move || env.now())
+            let clock: waiting::Clock = Arc::new(move || env.now());
+            clock
         };
+        let running_clock = clock.clone();
+        let paths = Paths::new(crews.values(), clock.clone());
         let waiting = Waiting::new(&plan, &crews, world.addresses(), clock);
         let waiting = Arc::new(waiting);
         let sources = Sources::new(&plan, &crews, census.clone(), history, waiting.clone(), env);
@@ -544,7 +549,10 @@ impl Federation {
             ledger,
             census,
             waiting,
+            paths,
             sink,
+            all_events: Some(all_events),
+            clock: running_clock,
             _control: control,
             world,
             state,

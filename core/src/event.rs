@@ -108,6 +108,8 @@ pub enum Event {
     GaveUp { node: NodeId, reason: String },
     /// A link carries frames.
     LinkUp { node: NodeId, peer: NodeId },
+    /// How a link between sites was, as its node saw it: said now and then while the run goes on.
+    LinkMeasured(Measured),
     /// A link does not any more.
     LinkDown {
         node: NodeId,
@@ -343,6 +345,24 @@ pub enum Event {
     },
     /// The run ended.
     Finished(Finished),
+}
+
+/// How a link was.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Who saw it so.
+    pub node: NodeId,
+    /// Who is at the other end.
+    pub peer: NodeId,
+    /// How long two heartbeats that crossed were on their way; none if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round_trip_ms: Option<f64>,
+    /// The share of the peer's heartbeats that got lost lately.
+    pub heartbeat_loss: f64,
+    /// UDP payload that the node has sent over it, since its process began.
+    pub sent: u64,
+    /// UDP payload that the node has received over it, since its process began.
+    pub received: u64,
 }
 
 /// A node that waits for others.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
 
-use super::{FederationError, Ledger, Recorder, Report, StateFolder, Waiting};
+use super::waiting::Clock;
+use super::{FederationError, Ledger, Paths, Recorder, Report, StateFolder, Waiting};
 use crate::control::Control;
 use crate::world::World;
 use tombolo_actors::crew::{Crew, Farewell};
@@ -44,9 +45,13 @@ pub struct Running {
     pub(super) plan: Arc<Plan>,
     pub(super) crews: BTreeMap<NodeId, Crew>,
     pub(super) events: broadcast::Sender<Event>,
+    /// From the first event on, for whoever asks for it before the run is followed.
+    pub(super) all_events: Option<broadcast::Receiver<Event>>,
+    pub(super) clock: Clock,
     pub(super) ledger: Arc<Ledger>,
     pub(super) census: Census,
     pub(super) waiting: Arc<Waiting>,
+    pub(super) paths: Paths,
     pub(super) sink: Arc<dyn Fn(Event) + Send + Sync>,
     pub(super) _control: Control,
     pub(super) world: World,
@@ -111,6 +116,17 @@ impl Running {
         self.events.subscribe()
     }
 
+    /// Past facts from the first one on; once, and only before the run is followed. A listener that falls far behind misses some.
+    pub fn all_events(&mut self) -> Option<broadcast::Receiver<Event>> {
+        self.all_events.take()
+    }
+
+    /// Tells the time of this run: seconds since its process began, as the record has them.
+    pub fn clock(&self) -> impl Fn() -> f64 + Send + Sync + use<> {
+        let clock = self.clock.clone();
+        move || clock().0 as f64 / 1e6
+    }
+
     /// Ends the run soon: the open round is given up, what is committed stays.
     pub fn stop(&self, interrupt: Interrupt) {
         let reason = match interrupt {
@@ -145,12 +161,15 @@ impl Running {
     /// # Errors
     /// The report could not be written; it is in the error.
     pub async fn run_until(
-        self,
+        mut self,
         interrupt: impl Future<Output = Interrupt>,
     ) -> Result<Report, FederationError> {
         let mut interrupt = std::pin::pin!(interrupt);
         let (waiting, sink) = (self.waiting.clone(), self.sink.clone());
+        // Nobody asked for it, so nothing is kept for it.
+        self.all_events = None;
         let mut watch = std::pin::pin!(waiting.watch(sink.as_ref()));
+        let mut measure = std::pin::pin!(self.paths.watch(sink.as_ref()));
         let ledger = self.ledger.clone();
         let mut stopping = None;
         let mut left: Vec<_> = self.crews.values().map(|crew| crew.left.clone()).collect();
@@ -186,6 +205,7 @@ impl Running {
                     break Finished::without_rounds(reason);
                 }
                 never = &mut watch => match never {},
+                never = &mut measure => match never {},
                 why = &mut interrupt, if stopping.is_none() => {
                     stopping = Some(why);
                     if hosts_coordinator {
