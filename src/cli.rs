@@ -24,6 +24,7 @@ mod bench;
 mod certs;
 mod check;
 mod checkpoint;
+mod dashboard;
 mod explain;
 mod new;
 mod node;
@@ -31,6 +32,7 @@ mod output;
 mod processes;
 mod promote;
 mod readmit;
+mod report;
 mod run;
 mod schema;
 mod signals;
@@ -140,6 +142,8 @@ enum Command {
     Status(status::Status),
     /// Tell why a round, a node or a link went as it did.
     Explain(explain::Explain),
+    /// Write a finished run as one page, in a file that needs nothing else.
+    Report(report::Report),
     /// Make a standby the coordinator, after the one before it was lost.
     Promote(promote::Promote),
     /// Let an evicted node in again before its cool-down is over.
@@ -187,6 +191,7 @@ pub fn main() -> ExitCode {
         Command::Checkpoint(command) => command.run(&common),
         Command::Status(command) => command.run(&common),
         Command::Explain(command) => command.run(&common),
+        Command::Report(command) => command.run(&common),
         Command::Promote(command) => command.run(&common),
         Command::Readmit(command) => command.run(&common),
         Command::Certs(command) => command.run(&common),

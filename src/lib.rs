@@ -3,6 +3,7 @@
 //! * [`Federation`]: the way in. Reads a topology, starts its nodes, follows the run.
 //! * [`Simulation`]: the same federation in virtual time, with faults, from a seed.
 //! * [`explain`]: why a round, a node or a link went as it did.
+//! * [`observe`]: one picture of a federation, made of its events: metrics, a page, a report.
 //! * [`control`]: what runs here, over a local socket.
 //! * [`topology`]: one TOML file, checked; every mistake at once.
 //! * [`identity`]: certificates and who may speak for whom.
@@ -19,6 +20,7 @@ pub mod federation;
 pub(crate) mod files;
 pub mod identity;
 pub mod learn;
+pub mod observe;
 pub mod sim;
 pub mod simulation;
 pub mod store;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::dashboard::Page;
 use super::output::refuse;
 use super::run::{follow, open};
 use super::signals::Signals;
@@ -22,6 +23,8 @@ pub struct Node {
     /// Go on from the last committed round of the state folder.
     #[arg(long)]
     resume: bool,
+    #[command(flatten)]
+    page: Page,
     /// Set by `run --processes`: the process that this one must not outlive and that wants every event.
     #[arg(long, hide = true, value_name = "PID")]
     child_of: Option<u32>,
@@ -52,13 +55,25 @@ impl Node {
                 Ok(signals) => signals,
                 Err(error) => return machine(error),
             };
+            let page = match self.page.serve(common, federation.plan()).await {
+                Ok(page) => page,
+                Err(exit) => return exit,
+            };
             let rounds = federation.plan().rounds;
             match federation.spawn_node(&self.name).await {
                 Ok(running) => {
                     if self.child_of.is_none() && common.format == Format::Text {
                         tell_unaddressed(&running);
                     }
-                    follow(common, running, rounds, signals, self.child_of.is_some()).await
+                    follow(
+                        common,
+                        running,
+                        rounds,
+                        signals,
+                        self.child_of.is_some(),
+                        page,
+                    )
+                    .await
                 }
                 Err(error) => refuse(common, error),
             }

@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Common, Exit, Format};
 use tombolo::FederationError;
+use tombolo::explain::trouble;
 use tombolo::federation::{
     DEPARTED, Ledger, NOT_DRAINED, STEPPED_DOWN, StateError, named, state_word,
 };
@@ -301,53 +302,6 @@ pub fn waits(wait: &Wait) -> String {
         wait.have,
         wait.need,
     )
-}
-
-/// What an event says of a node, a domain or an actor that failed; `None` if it says nothing of that sort.
-pub fn trouble(event: &Event) -> Option<String> {
-    Some(match event {
-        Event::LinkRefused { node, peer, reason } => {
-            format!("{node} cannot talk to {peer}: {reason}")
-        }
-        Event::PeerLost { peer, .. } => format!("{peer} gives no sign of life"),
-        Event::CoordinatorPromoted { node, epoch } => {
-            format!("{node} is the coordinator from membership view {epoch} on")
-        }
-        Event::CoordinatorSteppedDown {
-            node, by, epoch, ..
-        } => format!(
-            "{node} coordinates no more: {by} is the coordinator since membership view {epoch}"
-        ),
-        Event::NodeEvicted { node, .. } => format!("{node} is out until its cool-down is over"),
-        Event::DomainDropped { domain, reason, .. } => {
-            format!("domain {domain} is out: {reason}")
-        }
-        Event::TurnedAway { domain, reason, .. } => {
-            format!("domain {domain} was sent away: {reason}")
-        }
-        Event::HealRefused {
-            node, peer, reason, ..
-        } => {
-            format!("{peer} sent {node} a wrong part of the model: {reason}")
-        }
-        Event::GaveUp { reason, .. } => reason.clone(),
-        Event::Stalled { domain, chain, .. } => {
-            format!("work stands still in domain {domain}: {}", chain.join(", "))
-        }
-        Event::UpdateRefused { node, reason, .. } => {
-            format!("the update of {node} was refused: {reason}")
-        }
-        Event::TrainingFailed { node, reason, .. } => {
-            format!("training failed on {node}: {reason}")
-        }
-        Event::ActorRestarted {
-            actor, key, reason, ..
-        } => format!("{actor} of {key} was rebuilt: {reason}"),
-        Event::ActorGivenUp {
-            actor, key, reason, ..
-        } => format!("{actor} of {key} failed too often and stays down: {reason}"),
-        _ => return None,
-    })
 }
 
 /// Bytes for people.

@@ -17,12 +17,14 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
-use super::output::{Display, complain, fail, print_line, refuse, trouble};
+use super::output::{Display, complain, fail, print_line, refuse};
 use super::signals::Signals;
 use super::{Common, Exit, Format};
+use tombolo::explain::{Past, trouble};
 use tombolo::federation::Interrupt;
+use tombolo::observe::{Dashboard, Feed};
 use tombolo::{Federation, FederationError};
 use tombolo_core::event::{Event, Finished};
 use tombolo_core::ids::NodeId;
@@ -41,7 +43,13 @@ const LINES_MAX: usize = 1024;
 const SIGNALS_MAX: usize = 16;
 
 /// Runs a federation as processes to its end.
-pub async fn run(common: &Common, file: &Path, federation: &Federation, resume: bool) -> Exit {
+pub async fn run(
+    common: &Common,
+    file: &Path,
+    federation: &Federation,
+    resume: bool,
+    page: Option<Dashboard>,
+) -> Exit {
     if let Err(error) = federation.prepare() {
         return refuse(common, error);
     }
@@ -52,7 +60,12 @@ pub async fn run(common: &Common, file: &Path, federation: &Federation, resume: 
         Ok(started) => started,
         Err(error) => return refuse(common, machine(error)),
     };
-    family.follow(signals).await
+    let feed = page.as_ref().map(Dashboard::feed);
+    let exit = Family { feed, ..family }.follow(signals).await;
+    if let Some(page) = page {
+        page.close().await;
+    }
+    exit
 }
 
 struct Family<'a> {
@@ -61,6 +74,9 @@ struct Family<'a> {
     coordinator: NodeId,
     standby: Vec<NodeId>,
     display: Display,
+    /// Shows what the children say to whoever looks at the page, and when they said it.
+    feed: Option<Feed>,
+    began: Instant,
     finished: Option<Finished>,
     /// By node: hands signals to the task that owns the process.
     children: Vec<(NodeId, mpsc::Sender<Signal>)>,
@@ -104,6 +120,8 @@ impl<'a> Family<'a> {
             coordinator: plan.coordinator.clone(),
             standby: plan.standby.clone(),
             display: Display::new(common.format, plan.rounds),
+            feed: None,
+            began: Instant::now(),
             finished: None,
             children: Vec::new(),
             exits: JoinSet::new(),
@@ -243,8 +261,21 @@ impl<'a> Family<'a> {
         }
     }
 
+    /// Shows an event of a child to whoever looks at the page.
+    fn show(&self, event: &Event) {
+        if let Some(feed) = &self.feed {
+            feed.push(&Past {
+                at: self.began.elapsed().as_secs_f64(),
+                life: 0,
+                event: event.clone(),
+            });
+        }
+    }
+
     fn on_line(&mut self, line: &str) {
-        match serde_json::from_str::<Event>(line) {
+        let event = serde_json::from_str::<Event>(line);
+        event.iter().for_each(|event| self.show(event));
+        match event {
             Ok(Event::Finished(finished)) => {
                 self.display.on_event(&Event::Finished(finished.clone()));
                 self.finished = Some(finished);
@@ -293,9 +324,11 @@ impl<'a> Family<'a> {
 
     /// Of the other nodes only what goes wrong is told; how the rounds go the coordinator knows.
     fn on_trouble(&mut self, line: &str) {
-        if let Ok(event) = serde_json::from_str::<Event>(line)
-            && trouble(&event).is_some()
-        {
+        let Ok(event) = serde_json::from_str::<Event>(line) else {
+            return;
+        };
+        self.show(&event);
+        if trouble(&event).is_some() {
             self.display.on_event(&event);
         }
     }

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use clap::Args;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
+use super::dashboard::Page;
 use super::output::{Display, complain, judge, print_line, refuse};
 use super::signals::Signals;
 use super::{Common, Exit, Format, processes, runtime};
 use tombolo::federation::DEPARTED;
+use tombolo::observe::Dashboard;
 use tombolo::{Federation, FederationError, Running};
 use tombolo_core::event::Event;
 
@@ -23,6 +25,8 @@ pub struct Run {
     /// Run each node as an operating-system process of its own.
     #[arg(long)]
     processes: bool,
+    #[command(flatten)]
+    page: Page,
 }
 
 impl Run {
@@ -37,8 +41,12 @@ impl Run {
             Err(error) => return refuse(common, FederationError::Machine(error.to_string())),
         };
         runtime.block_on(async {
+            let page = match self.page.serve(common, federation.plan()).await {
+                Ok(page) => page,
+                Err(exit) => return exit,
+            };
             if self.processes {
-                return processes::run(common, &self.file, &federation, self.resume).await;
+                return processes::run(common, &self.file, &federation, self.resume, page).await;
             }
             let signals = match Signals::listen() {
                 Ok(signals) => signals,
@@ -46,7 +54,7 @@ impl Run {
             };
             let rounds = federation.plan().rounds;
             match federation.spawn().await {
-                Ok(running) => follow(common, running, rounds, signals, false).await,
+                Ok(running) => follow(common, running, rounds, signals, false, page).await,
                 Err(error) => refuse(common, error),
             }
         })
@@ -69,10 +77,11 @@ pub fn open(
 /// Shows a running federation until its end; with `everything`, each event on a line.
 pub async fn follow(
     common: &Common,
-    running: Running,
+    mut running: Running,
     rounds: u64,
     mut signals: Signals,
     everything: bool,
+    mut page: Option<Dashboard>,
 ) -> Exit {
     let hosts_coordinator = running.hosts_coordinator();
     let may_coordinate = running.may_coordinate();
@@ -81,6 +90,9 @@ pub async fn follow(
         .everything(everything && may_coordinate)
         .member(!hosts_coordinator);
     let (mut events, ledger) = (running.events(), running.ledger());
+    if let (Some(page), Some(events)) = (&mut page, running.all_events()) {
+        page.follow(events, ledger.clone(), running.clock());
+    }
     let nodes: Vec<_> = running.nodes().cloned().collect();
     let result = {
         let run = running.run_until(signals.next());
@@ -104,6 +116,9 @@ pub async fn follow(
             Ok(event) => display.on_event(&event),
             Err(TryRecvError::Empty | TryRecvError::Closed) => break,
         }
+    }
+    if let Some(page) = page {
+        page.close().await;
     }
     let (report, unwritten) = match result {
         Ok(report) => (report, None),

@@ -5,9 +5,13 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::dashboard::Page;
 use super::output::{Display, complain, fail, judge, print_line};
-use super::{Common, Exit, Format};
+use super::signals::Signals;
+use super::{Common, Exit, Format, runtime};
 use tombolo::Simulation;
+use tombolo::explain::Past;
+use tombolo::observe::{Bounds, Picture};
 use tombolo::simulation::{
     Dose, Failure, FaultPlan, RUNS_MAX, SimulationError, SimulationReport, Violation,
 };
@@ -36,6 +40,8 @@ pub struct Sim {
     /// If the simulation fails, run it again with less and less going wrong, and show the smallest part that still fails.
     #[arg(long)]
     shrink: bool,
+    #[command(flatten)]
+    page: Page,
     /// Run it twice and compare: the same seed must take the same course.
     #[arg(long)]
     twice: bool,
@@ -58,6 +64,11 @@ impl Sim {
         let (exit, failure) = match run {
             Ok(report) => {
                 show(common, &simulation, &report, self.twice);
+                if self.page.is_asked()
+                    && let Err(exit) = self.serve(common, &simulation, &report)
+                {
+                    return exit;
+                }
                 (judge(&report.finished), report.failure())
             }
             Err(SimulationError::Failed(failure)) => {
@@ -104,6 +115,32 @@ impl Sim {
             command.push_str(" --twice");
         }
         Ok(simulation.replay(command))
+    }
+
+    /// Shows what has happened until somebody interrupts: virtual time is over before anybody could have looked.
+    fn serve(
+        &self,
+        common: &Common,
+        simulation: &Simulation,
+        report: &SimulationReport,
+    ) -> Result<(), Exit> {
+        let mut picture = Picture::of_plan(simulation.plan(), Bounds::REPORT);
+        for (at, event) in &report.events {
+            let (at, event) = (at.0 as f64 / 1e6, event.clone());
+            picture.apply(&Past { at, life: 0, event });
+        }
+        let machine = |error: std::io::Error| {
+            fail(common, &error.to_string());
+            Exit::Failed
+        };
+        let runtime = runtime().map_err(machine)?;
+        runtime.block_on(async {
+            let mut signals = Signals::listen().map_err(machine)?;
+            let page = self.page.show(common, picture).await?;
+            signals.next().await;
+            drop(page);
+            Ok(())
+        })
     }
 
     fn shrink(&self, common: &Common, simulation: Simulation, failure: &Failure) {

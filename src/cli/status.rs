@@ -14,7 +14,7 @@ use tombolo_core::ids::NodeId;
 use tombolo_core::text::span;
 
 /// Where a topology keeps its state if it does not say.
-const STATE_DEFAULT: &str = "state";
+pub const STATE_DEFAULT: &str = "state";
 
 /// Arguments of `status`.
 #[derive(Debug, Args)]

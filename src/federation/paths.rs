@@ -69,7 +69,10 @@ impl Paths {
 
     fn measured(&self) -> impl Iterator<Item = Measured> {
         let now = (self.clock)();
-        let up = self.paths.iter().filter(|path| path.wire.agreed().is_some());
+        let up = self
+            .paths
+            .iter()
+            .filter(|path| path.wire.agreed().is_some());
         up.map(move |path| {
             let (sent, received) = path.wire.traffic();
             let alive = path.alive.lock();

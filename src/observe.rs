@@ -1,0 +1,19 @@
+//! Seeing a federation: one picture of it, made of events and of nothing else, and what is shown of that picture.
+//!
+//! [`Picture`] takes past facts, from a running federation or from `events.jsonl`, and keeps how domains, nodes, links and rounds stand. It
+//! knows no clock and does no IO, is bounded, and equal events give equal pictures. [`metrics`] writes it as OpenMetrics, [`Dashboard`] serves
+//! it over HTTP, and [`report`] puts it into a page that needs neither a server nor a network.
+
+mod fold;
+mod metrics;
+mod page;
+mod picture;
+mod server;
+
+pub use metrics::metrics;
+pub use page::report;
+pub use picture::{
+    Bounds, DomainPicture, LinkPicture, Mark, NodePicture, Notice, Phase, Picture, RoundPicture,
+    Span, Totals,
+};
+pub use server::{Dashboard, DashboardError, Feed};

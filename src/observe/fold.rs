@@ -1,0 +1,565 @@
+//! What each event changes in the picture.
+
+use std::collections::BTreeMap;
+
+use super::picture::{MARKS_MAX, Mark, Notice, Phase, Picture, RoundPicture, Span};
+use crate::control::LinkState;
+use crate::explain::{Past, between, trouble};
+use tombolo_core::event::{Event, Measured, RoundRecord, RoundState};
+use tombolo_core::ids::{Epoch, NodeId, Round};
+use tombolo_core::membership::State;
+use tombolo_core::text::clip;
+use tombolo_core::view::{Out, View};
+
+impl Picture {
+    /// Takes a past fact.
+    pub fn apply(&mut self, past: &Past) {
+        if past.life != self.life {
+            (self.life, self.life_at) = (past.life, self.at);
+        }
+        // What was recorded a moment too late does not turn back the clock.
+        self.at = self.at.max(self.life_at + past.at);
+        self.totals.events += 1;
+        let event = &past.event;
+        if let Some(objection) = event.objection() {
+            *self.totals.objections.entry(objection).or_default() += 1;
+        }
+        self.notice(event);
+        self.see_nodes(event);
+        self.see_links(event);
+        self.see_rounds(event);
+        self.see_views(event);
+    }
+
+    /// Takes note of events that were missed, and of the rounds that ended meanwhile.
+    pub fn catch_up(&mut self, missed: u64, rounds: &[RoundRecord]) {
+        self.totals.missed += missed;
+        let known = self.rounds.back().map_or(0, |round| match round.state {
+            Some(_) => round.round,
+            None => round.round.saturating_sub(1),
+        });
+        for record in rounds.iter().filter(|record| record.round > known) {
+            self.close(record);
+        }
+    }
+
+    fn notice(&mut self, event: &Event) {
+        let what = match event {
+            Event::LinkUp { .. } | Event::UpdateClipped { .. } => None,
+            Event::NodeLeft { node, .. } => Some(format!("{node} left")),
+            Event::NodeReadmitted { node, .. } => Some(format!("{node} takes part again")),
+            Event::ActorRestarted { .. } => {
+                self.totals.restarts += 1;
+                trouble(event)
+            }
+            Event::LateAnswered { round, from } => {
+                Some(format!("{from} was too late for round {round}"))
+            }
+            Event::Round(record) if record.state != RoundState::Committed => {
+                let word = crate::federation::state_word(record.state);
+                Some(format!("round {} {word}: {}", record.round, record.reason))
+            }
+            Event::RoundResumed { round, .. } => Some(format!(
+                "the coordinator was started anew and goes on with round {round}"
+            )),
+            Event::Finished(finished) if !finished.reason.is_empty() => {
+                Some(format!("the run ended: {}", finished.reason))
+            }
+            event => trouble(event).or_else(|| {
+                let (node, peer, what) = between(event)?;
+                Some(format!("{node} of {peer}: {what}"))
+            }),
+        };
+        let Some(what) = what else { return };
+        if self.notices.len() >= self.bounds.notices {
+            self.notices.pop_front();
+        }
+        self.notices.push_back(Notice {
+            at: self.at,
+            what: clip(what),
+        });
+    }
+
+    /// Something that only a living node does.
+    fn lives(&mut self, node: &NodeId) {
+        let (at, is_out) = (self.at, self.out.contains_key(node));
+        let Some(found) = self.node(node) else { return };
+        if found.rung != "alive" {
+            (found.rung, found.since) = ("alive", at);
+        }
+        if !is_out {
+            found.state = State::Active;
+            found.reason.clear();
+        }
+    }
+
+    /// Somebody else does not reach it.
+    fn misses(&mut self, node: &NodeId, state: State, rung: &'static str, reason: String) {
+        let (at, is_out) = (self.at, self.out.contains_key(node));
+        let Some(found) = self.node(node) else { return };
+        if is_out {
+            // Why it is out says more.
+            found.rung = rung;
+            return;
+        }
+        if found.state != state {
+            found.since = at;
+        }
+        (found.state, found.rung, found.reason) = (state, rung, clip(reason));
+    }
+
+    fn see_nodes(&mut self, event: &Event) {
+        match event {
+            Event::NodeStarted { node, .. } => self.lives(node),
+            Event::NodeWaits(wait) => {
+                if let Some(node) = self.node(&wait.node) {
+                    let missing = wait.missing.iter().map(|missing| &missing.node);
+                    let missing: Vec<&str> = missing.map(NodeId::as_str).collect();
+                    node.reason = clip(format!("waits for {}", missing.join(", ")));
+                }
+            }
+            Event::GaveUp { node, reason } => {
+                self.misses(node, State::Left, "left", reason.clone());
+            }
+            Event::PeerSuspected {
+                node,
+                peer,
+                silent_ms,
+            } => {
+                let reason = format!("{node} has not heard it for {silent_ms} ms");
+                self.misses(peer, State::Suspect, "suspect", reason);
+            }
+            Event::PeerLost { node, peer } => {
+                let reason = format!("{node} has tried in vain: it is out of the round");
+                self.misses(peer, State::Restoring, "restoring", reason);
+            }
+            Event::PeerOverdue { node, peer } => {
+                let reason = format!("{node} waits for it no longer: it is to be evicted");
+                self.misses(peer, State::Restoring, "overdue", reason);
+            }
+            Event::PeerLeft { peer, .. } => {
+                self.misses(
+                    peer,
+                    State::Left,
+                    "left",
+                    "it said that it leaves".to_owned(),
+                );
+            }
+            Event::PeerRecovered { peer, .. } => self.lives(peer),
+            Event::TrainingStarted { node, round } | Event::TrainingResumed { node, round, .. } => {
+                self.lives(node);
+                self.step(node, *round, Phase::Training, |span, at| {
+                    span.began = span.began.or(Some(at));
+                });
+            }
+            Event::UpdateExported {
+                node,
+                round,
+                samples,
+                loss,
+            } => {
+                self.lives(node);
+                self.step(node, *round, Phase::Trained, |span, at| {
+                    span.trained = Some(at);
+                });
+                if let Some(node) = self.node(node) {
+                    (node.samples, node.loss) = (*samples, finite(*loss));
+                }
+            }
+            Event::Reported { node, round, .. } => {
+                self.lives(node);
+                self.step(node, *round, Phase::Reported, |span, at| {
+                    span.reported = Some(at);
+                });
+            }
+            Event::TrainingFailed {
+                node,
+                round,
+                reason,
+            } => {
+                self.lives(node);
+                self.step(node, *round, Phase::Failed, |_, _| {});
+                if let Some(node) = self.node(node) {
+                    node.failed += 1;
+                    node.reason = clip(format!("training failed: {reason}"));
+                }
+            }
+            Event::UpdateRefused {
+                node,
+                round,
+                reason,
+                ..
+            } => {
+                self.step(node, *round, Phase::Refused, |_, _| {});
+                if let Some(node) = self.node(node) {
+                    node.reason = clip(format!("its update was refused: {reason}"));
+                }
+            }
+            Event::UpdateClipped { node, .. } => {
+                if let Some(node) = self.node(node) {
+                    node.clipped += 1;
+                }
+            }
+            Event::ModelAdopted { node, round, .. } => {
+                self.lives(node);
+                if let Some(node) = self.node(node) {
+                    node.model = *round;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A node goes on in a round.
+    fn step(
+        &mut self,
+        node: &NodeId,
+        round: Round,
+        phase: Phase,
+        change: impl FnOnce(&mut Span, f64),
+    ) {
+        if let Some(node) = self.node(node) {
+            node.phase = phase;
+        }
+        let (at, spans_max) = (self.at, self.bounds.spans);
+        let found = self.rounds.iter_mut().rev().take(MARKS_MAX);
+        let Some(round) = found.into_iter().find(|found| found.round == round) else {
+            return;
+        };
+        // A round whose times are forgotten begins no new ones.
+        let is_kept = round.state.is_none() && round.spans.len() < spans_max;
+        let at = at - round.opened;
+        let span = match is_kept {
+            true => Some(round.spans.entry(node.clone()).or_default()),
+            false => round.spans.get_mut(node),
+        };
+        if let Some(span) = span {
+            span.phase = phase;
+            change(span, at);
+        }
+    }
+
+    fn see_links(&mut self, event: &Event) {
+        let (node, peer, state, reason) = match event {
+            Event::LinkUp { node, peer } | Event::PeerRecovered { node, peer, .. } => {
+                (node, peer, LinkState::Up, "")
+            }
+            Event::LinkDown { node, peer, reason } | Event::LinkRefused { node, peer, reason } => {
+                (node, peer, LinkState::Connecting, reason.as_str())
+            }
+            Event::PeerSuspected { node, peer, .. } => {
+                (node, peer, LinkState::Suspect, "its peer is silent")
+            }
+            Event::PeerLost { node, peer } | Event::PeerOverdue { node, peer } => {
+                (node, peer, LinkState::Lost, "its peer is lost")
+            }
+            Event::PeerLeft { node, peer } => (node, peer, LinkState::Connecting, "its peer left"),
+            Event::LinkMeasured(measured) => return self.measure(measured),
+            _ => return,
+        };
+        let Some(link) = self.link(node, peer) else {
+            return;
+        };
+        if link.state == LinkState::Up && state != LinkState::Up {
+            link.downs += 1;
+        }
+        link.state = state;
+        link.reason = clip(reason);
+    }
+
+    fn measure(&mut self, measured: &Measured) {
+        let Some(link) = self.link(&measured.node, &measured.peer) else {
+            return;
+        };
+        if link.state == LinkState::Connecting {
+            link.state = LinkState::Up;
+            link.reason.clear();
+        }
+        link.round_trip_ms = measured.round_trip_ms.and_then(finite);
+        link.heartbeat_loss = finite(measured.heartbeat_loss);
+        let (there, back) = match link.a == measured.node {
+            true => (measured.sent, measured.received),
+            false => (measured.received, measured.sent),
+        };
+        // What one end has sent and the other has not received yet counts; so does what was before a restart of one of them.
+        link.a_to_b = link.a_to_b.max(there);
+        link.b_to_a = link.b_to_a.max(back);
+    }
+
+    fn see_rounds(&mut self, event: &Event) {
+        match event {
+            Event::RoundOpened {
+                round,
+                epoch,
+                cohort,
+                ..
+            } => self.open(*round, *epoch, cohort),
+            Event::Round(record) => {
+                self.close(record);
+                self.forget();
+            }
+            Event::QuorumReached { round } => self.mark(*round, "quorum"),
+            Event::Weighed { round, .. } => self.mark(*round, "weighed"),
+            Event::Contributed { round, domain, .. } => {
+                self.mark(*round, &format!("{domain} contributed"));
+            }
+            Event::Acknowledged { round, domain, .. } => {
+                self.mark(*round, &format!("{domain} acknowledged"));
+                if let Some(domain) = self.domains.get_mut(domain) {
+                    domain.acknowledged = *round;
+                    domain.reason.clear();
+                }
+            }
+            Event::ContributionsFolded { round } => self.mark(*round, "folded"),
+            Event::DomainDropped {
+                round,
+                domain,
+                reason,
+            } => {
+                self.mark(*round, &format!("{domain} dropped"));
+                if let Some(domain) = self.domains.get_mut(domain) {
+                    domain.reason = clip(reason.as_str());
+                }
+            }
+            Event::TurnedAway { domain, reason, .. } => {
+                if let Some(domain) = self.domains.get_mut(domain) {
+                    domain.reason = clip(reason.as_str());
+                }
+            }
+            Event::Finished(finished) => self.finished = Some(finished.clone()),
+            _ => {}
+        }
+    }
+
+    fn mark(&mut self, round: Round, what: &str) {
+        let at = self.at;
+        let open = self.rounds.back_mut().filter(|open| open.round == round);
+        if let Some(open) = open.filter(|open| open.marks.len() < MARKS_MAX) {
+            open.marks.push(Mark {
+                at: at - open.opened,
+                what: clip(what),
+            });
+        }
+    }
+
+    fn open(&mut self, round: Round, epoch: Epoch, cohort: &[NodeId]) {
+        // The coordinator was started anew.
+        while self.rounds.back().is_some_and(|last| last.round >= round) {
+            self.rounds.pop_back();
+        }
+        let asked = cohort.iter().take(self.bounds.spans);
+        let asked = asked.map(|node| {
+            let phase = Phase::Asked;
+            (
+                node.clone(),
+                Span {
+                    phase,
+                    ..Span::default()
+                },
+            )
+        });
+        let spans = asked.collect();
+        let at = self.at;
+        self.push(RoundPicture {
+            asked: cohort.len(),
+            spans,
+            ..RoundPicture::new(round, epoch, at)
+        });
+        for node in self.nodes.values_mut() {
+            node.phase = Phase::Idle;
+        }
+        for node in cohort {
+            if let Some(node) = self.node(node) {
+                node.phase = Phase::Asked;
+            }
+        }
+        self.forget();
+    }
+
+    fn push(&mut self, round: RoundPicture) {
+        if self.rounds.len() >= self.bounds.rounds {
+            self.rounds.pop_front();
+        }
+        self.rounds.push_back(round);
+    }
+
+    fn close(&mut self, record: &RoundRecord) {
+        let last = self.rounds.back();
+        match last.filter(|last| last.round >= record.round) {
+            Some(last) if last.round > record.round || last.state.is_some() => return,
+            Some(_) => {}
+            // Its opening was missed, or recorded in a part that is gone.
+            None => {
+                let opened = self.at - record.elapsed_s;
+                let round = RoundPicture::new(record.round, record.epoch, opened);
+                let asked = record.counted.len() + record.late.len() + record.refused.len();
+                self.push(RoundPicture { asked, ..round });
+            }
+        }
+        let is_committed = record.is_committed();
+        let counted = if is_committed {
+            record.counted.len()
+        } else {
+            0
+        };
+        if let Some(open) = self.rounds.back_mut() {
+            open.state = Some(record.state);
+            open.reason = clip(record.reason.as_str());
+            open.elapsed_s = Some(record.elapsed_s);
+            open.counted = counted;
+            open.late = record.late.iter().take(MARKS_MAX).cloned().collect();
+            let refused = record.refused.iter().take(MARKS_MAX);
+            open.refused = refused
+                .map(|(node, why)| (node.clone(), clip(why.as_str())))
+                .collect();
+            (open.loss, open.accuracy) = (finite(record.loss), finite(record.accuracy));
+            (open.bytes, open.bytes_down, open.bytes_up) =
+                (record.bytes, record.bytes_down, record.bytes_up);
+        }
+        let totals = &mut self.totals;
+        *match record.state {
+            RoundState::Committed => &mut totals.committed,
+            RoundState::Degraded => &mut totals.degraded,
+            RoundState::Aborted => &mut totals.aborted,
+        } += 1;
+        totals.counted += counted as u64;
+        totals.late += record.late.len() as u64;
+        totals.refused += record.refused.len() as u64;
+        totals.bytes += record.bytes;
+        totals.bytes_down += record.bytes_down;
+        totals.bytes_up += record.bytes_up;
+        if is_committed {
+            for node in &record.counted {
+                self.ended(node, Phase::Counted);
+                if let Some(node) = self.node(node) {
+                    (node.counted, node.counted_in) = (node.counted + 1, record.round);
+                }
+            }
+        }
+        for node in &record.late {
+            self.ended(node, Phase::Late);
+            if let Some(node) = self.node(node) {
+                node.late += 1;
+            }
+        }
+        for (node, why) in &record.refused {
+            self.ended(node, Phase::Refused);
+            if let Some(node) = self.node(node) {
+                node.refused += 1;
+                node.reason = clip(format!("its update was refused: {why}"));
+            }
+        }
+    }
+
+    /// What became of a node in the round that has just ended.
+    fn ended(&mut self, node: &NodeId, phase: Phase) {
+        if let Some(node) = self.node(node) {
+            node.phase = phase;
+        }
+        let last = self.rounds.back_mut();
+        if let Some(span) = last.and_then(|last| last.spans.get_mut(node)) {
+            span.phase = phase;
+        }
+    }
+
+    /// Forgets the times of the oldest rounds, until those of the others are few enough.
+    fn forget(&mut self) {
+        let kept = |round: &RoundPicture| round.spans.len() + round.marks.len();
+        let mut sum: usize = self.rounds.iter().map(kept).sum();
+        let last = self.rounds.len().saturating_sub(1);
+        for round in self.rounds.iter_mut().take(last) {
+            if sum <= self.bounds.spans {
+                return;
+            }
+            sum -= kept(round);
+            (round.spans, round.marks) = (BTreeMap::new(), Vec::new());
+        }
+    }
+
+    fn see_views(&mut self, event: &Event) {
+        match event {
+            Event::EpochChanged { view } => self.adopt(view),
+            Event::ViewAdopted { node, epoch } => {
+                if let Some(node) = self.node(node) {
+                    node.epoch = *epoch;
+                }
+            }
+            Event::NodeEvicted {
+                node, cooldown_ms, ..
+            } => {
+                let seconds = cooldown_ms / 1000;
+                let why =
+                    format!("evicted: it may come back after {seconds} s of sound signs of life");
+                if let Some(node) = self.node(node) {
+                    node.reason = why;
+                }
+            }
+            Event::CoordinatorPromoted { node, epoch } => {
+                self.coordinator = Some(node.clone());
+                self.epoch = self.epoch.max(*epoch);
+            }
+            _ => {}
+        }
+    }
+
+    fn adopt(&mut self, view: &View) {
+        if view.epoch < self.epoch {
+            return;
+        }
+        self.epoch = view.epoch;
+        self.coordinator = Some(view.coordinator.clone());
+        for (domain, gateway) in &view.gateways {
+            if self.node(gateway).is_some() {
+                self.domain(domain).gateway = Some(gateway.clone());
+            }
+        }
+        let back: Vec<NodeId> = self.out.keys().cloned().collect();
+        self.out.clone_from(&view.out);
+        for node in back.iter().filter(|node| !view.is_out(node)) {
+            self.lives(node);
+        }
+        let at = self.at;
+        for (node, why) in &view.out {
+            let Some(node) = self.node(node) else {
+                continue;
+            };
+            let (state, reason) = match why {
+                Out::Evicted(_) => (State::Evicted, "evicted"),
+                Out::Left => (State::Left, "it said that it leaves"),
+            };
+            if node.state != state {
+                (node.state, node.since, node.reason) = (state, at, reason.to_owned());
+                node.phase = Phase::Idle;
+            }
+        }
+    }
+}
+
+impl RoundPicture {
+    fn new(round: Round, epoch: Epoch, opened: f64) -> Self {
+        RoundPicture {
+            round,
+            epoch,
+            opened,
+            elapsed_s: None,
+            state: None,
+            reason: String::new(),
+            asked: 0,
+            counted: 0,
+            late: Vec::new(),
+            refused: Vec::new(),
+            loss: None,
+            accuracy: None,
+            bytes: 0,
+            bytes_down: 0,
+            bytes_up: 0,
+            marks: Vec::new(),
+            spans: BTreeMap::new(),
+        }
+    }
+}
+
+/// JSON has no word for the others.
+fn finite(number: f64) -> Option<f64> {
+    number.is_finite().then_some(number)
+}

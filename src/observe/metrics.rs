@@ -1,0 +1,318 @@
+//! The picture as OpenMetrics, for Prometheus and whatever else reads that.
+//!
+//! Nothing is counted here: each scrape writes down what the picture holds. So the series of a node end when it leaves or is evicted, and
+//! there are never more than a bound, however large the federation is.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use super::picture::{LinkPicture, NodePicture, Picture};
+use crate::control::LinkState;
+use tombolo_core::ids::NodeId;
+use tombolo_core::membership::State;
+
+/// Nodes with series of their own. Beyond that the sums tell, and `tombolo_left_out` how many nodes and links have none.
+const NODES_MAX: usize = 1_024;
+
+/// Links between sites with series of their own.
+const LINKS_MAX: usize = 1_024;
+
+/// What `Content-Type` says of it.
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The picture in the OpenMetrics text format.
+pub fn metrics(picture: &Arc<Picture>) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Scrape(picture.clone())));
+    let mut text = String::new();
+    // A string takes whatever it is given.
+    let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
+    text
+}
+
+#[derive(Debug)]
+struct Scrape(Arc<Picture>);
+
+type Nodes<'a> = Vec<(&'a NodeId, &'a NodePicture)>;
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let picture = &*self.0;
+        let mut page = Page(&mut encoder);
+        page.federation(picture)?;
+        page.rounds(picture)?;
+        page.sums(picture)?;
+        let here = picture.nodes.iter();
+        let here = here.filter(|(_, node)| !matches!(node.state, State::Evicted | State::Left));
+        let nodes: Nodes = here.clone().take(NODES_MAX).collect();
+        page.nodes(&nodes)?;
+        let links: Vec<&LinkPicture> = picture.links.iter().take(LINKS_MAX).collect();
+        page.links(&links)?;
+        let without = here.count() - nodes.len() + picture.links.len() - links.len();
+        let help = "nodes and links that are too many to have series of their own";
+        page.gauge("tombolo_left_out", help, without as f64)
+    }
+}
+
+struct Page<'a, 'b>(&'a mut DescriptorEncoder<'b>);
+
+impl Page<'_, '_> {
+    fn family<'s>(
+        &'s mut self,
+        name: &'s str,
+        help: &str,
+        kind: MetricType,
+    ) -> Result<MetricEncoder<'s>, fmt::Error> {
+        self.0.encode_descriptor(name, help, None, kind)
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
+        self.family(name, help, MetricType::Gauge)?
+            .encode_gauge(&value)
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let mut family = self.family(name, help, MetricType::Counter)?;
+        family.encode_counter::<NoLabelSet, _, f64>(&value, None)
+    }
+
+    fn gauges<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, f64)>,
+    ) -> fmt::Result {
+        let mut family = self.family(name, help, MetricType::Gauge)?;
+        values
+            .into_iter()
+            .try_for_each(|(labels, value)| family.encode_family(&labels)?.encode_gauge(&value))
+    }
+
+    fn counters<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.family(name, help, MetricType::Counter)?;
+        values.into_iter().try_for_each(|(labels, value)| {
+            family
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, _, f64>(&value, None)
+        })
+    }
+
+    fn federation(&mut self, picture: &Picture) -> fmt::Result {
+        let labels = [
+            ("federation", picture.federation.as_str()),
+            ("version", env!("CARGO_PKG_VERSION")),
+        ];
+        self.gauges("tombolo_build", "what runs", [(labels, 1.0)])?;
+        self.gauge(
+            "tombolo_epoch",
+            "number of the membership view",
+            picture.epoch as f64,
+        )?;
+        let help = "rounds that are planned";
+        self.gauge("tombolo_rounds_planned", help, picture.planned as f64)
+    }
+
+    fn rounds(&mut self, picture: &Picture) -> fmt::Result {
+        let totals = &picture.totals;
+        let ended = [
+            ("committed", totals.committed),
+            ("degraded", totals.degraded),
+            ("aborted", totals.aborted),
+        ];
+        let ended = ended.map(|(state, count)| ([("state", state)], count));
+        self.counters("tombolo_rounds", "rounds that ended, by how", ended)?;
+        let open = picture.rounds.back().filter(|round| round.state.is_none());
+        let number = open.map_or(0, |round| round.round);
+        self.gauge(
+            "tombolo_round_open",
+            "the open round; 0 if none is",
+            number as f64,
+        )?;
+        let Some(last) = picture
+            .rounds
+            .iter()
+            .rev()
+            .find(|round| round.state.is_some())
+        else {
+            return Ok(());
+        };
+        self.gauge(
+            "tombolo_round_ended",
+            "the last round that ended",
+            last.round as f64,
+        )?;
+        if let Some(seconds) = last.elapsed_s {
+            self.gauge(
+                "tombolo_round_seconds",
+                "how long the last round took",
+                seconds,
+            )?;
+        }
+        if let Some(loss) = last.loss {
+            self.gauge("tombolo_model_loss", "the model on the test rows", loss)?;
+        }
+        match last.accuracy {
+            Some(accuracy) => self.gauge(
+                "tombolo_model_accuracy",
+                "the model on the test rows",
+                accuracy,
+            ),
+            None => Ok(()),
+        }
+    }
+
+    fn sums(&mut self, picture: &Picture) -> fmt::Result {
+        let totals = &picture.totals;
+        let updates = [
+            ("counted", totals.counted),
+            ("late", totals.late),
+            ("refused", totals.refused),
+        ];
+        let updates = updates.map(|(outcome, count)| ([("outcome", outcome)], count));
+        self.counters(
+            "tombolo_updates",
+            "updates of nodes, by what became of them",
+            updates,
+        )?;
+        let words = totals.objections.iter();
+        let words = words.map(|(why, count)| (word(why), *count));
+        let words: Vec<(String, u64)> = words.collect();
+        let objections = words
+            .iter()
+            .map(|(why, count)| ([("reason", why.as_str())], *count));
+        let help = "what arrived and counts for nothing, or not in full";
+        self.counters("tombolo_objections", help, objections)?;
+        let ways = [("down", totals.bytes_down), ("up", totals.bytes_up)];
+        let ways = ways.map(|(way, count)| ([("direction", way)], count));
+        let help = "UDP payload of the coordinator with other sites, in rounds that ended";
+        self.counters("tombolo_coordinator_bytes", help, ways)?;
+        let help = "UDP payload between sites in rounds that ended, both ways";
+        self.counter("tombolo_wan_bytes", help, totals.bytes)?;
+        self.counter("tombolo_events", "events that were seen", totals.events)?;
+        self.counter(
+            "tombolo_events_missed",
+            "events that were missed",
+            totals.missed,
+        )?;
+        let help = "actors that panicked and were rebuilt";
+        self.counter("tombolo_actor_restarts", help, totals.restarts)?;
+        let states = [
+            State::Joining,
+            State::Active,
+            State::Suspect,
+            State::Restoring,
+            State::Evicted,
+            State::Left,
+        ];
+        let count = |state| {
+            picture
+                .nodes
+                .values()
+                .filter(|node| node.state == state)
+                .count()
+        };
+        let states = states.map(|state| (word(&state), count(state)));
+        let states = states
+            .iter()
+            .map(|(state, count)| ([("state", state.as_str())], *count as f64));
+        self.gauges("tombolo_nodes", "nodes, by where they stand", states)
+    }
+
+    fn nodes(&mut self, nodes: &Nodes) -> fmt::Result {
+        let each = |value: fn(&NodePicture) -> f64| {
+            let values = nodes.iter();
+            values.map(move |(node, picture)| ([("node", node.as_str())], value(picture)))
+        };
+        let up = |node: &NodePicture| f64::from(u8::from(node.state == State::Active));
+        self.gauges(
+            "tombolo_node_up",
+            "whether a node takes part and is heard",
+            each(up),
+        )?;
+        let help = "the last round that counted a node";
+        self.gauges(
+            "tombolo_node_round",
+            help,
+            each(|node| node.counted_in as f64),
+        )?;
+        let losses = nodes.iter();
+        let losses =
+            losses.filter_map(|(node, picture)| Some(([("node", node.as_str())], picture.loss?)));
+        self.gauges(
+            "tombolo_node_loss",
+            "the loss of a node's last training, its own word",
+            losses,
+        )?;
+        let outcomes = nodes.iter().flat_map(|(node, picture)| {
+            let counts = [
+                ("counted", picture.counted),
+                ("late", picture.late),
+                ("refused", picture.refused),
+                ("clipped", picture.clipped),
+                ("failed", picture.failed),
+            ];
+            counts.map(|(outcome, count)| ([("node", node.as_str()), ("outcome", outcome)], count))
+        });
+        self.counters(
+            "tombolo_node_updates",
+            "updates of a node, by what became of them",
+            outcomes,
+        )
+    }
+
+    fn links(&mut self, links: &[&LinkPicture]) -> fmt::Result {
+        fn ends(link: &LinkPicture) -> [(&'static str, &str); 2] {
+            [("a", link.a.as_str()), ("b", link.b.as_str())]
+        }
+        let all = links.iter();
+        let up = |link: &LinkPicture| f64::from(u8::from(link.state == LinkState::Up));
+        let ups = all.clone().map(|link| (ends(link), up(link)));
+        self.gauges(
+            "tombolo_link_up",
+            "whether a link between sites carries frames",
+            ups,
+        )?;
+        let trips = all.clone();
+        let trips = trips.filter_map(|link| Some((ends(link), link.round_trip_ms? / 1e3)));
+        let help = "how long two heartbeats that crossed were on their way";
+        self.gauges("tombolo_link_round_trip_seconds", help, trips)?;
+        let losses = all.clone();
+        let losses = losses.filter_map(|link| Some((ends(link), link.heartbeat_loss?)));
+        let help = "the share of heartbeats that got lost lately";
+        self.gauges("tombolo_link_heartbeat_loss_ratio", help, losses)?;
+        let bytes = all.clone().flat_map(|link| {
+            let (a, b) = (link.a.as_str(), link.b.as_str());
+            [(a, b, link.a_to_b), (b, a, link.b_to_a)]
+                .map(|(from, to, bytes)| ([("from", from), ("to", to)], bytes))
+        });
+        self.counters(
+            "tombolo_link_bytes",
+            "UDP payload over a link between sites",
+            bytes,
+        )?;
+        let downs = all.map(|link| (ends(link), link.downs));
+        self.counters(
+            "tombolo_link_downs",
+            "how often a link between sites went down",
+            downs,
+        )
+    }
+}
+
+/// A value's name in JSON, which is its name everywhere else, too.
+fn word(value: &impl serde::Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => String::new(),
+    }
+}
