@@ -563,3 +563,6 @@ impl RoundPicture {
 fn finite(number: f64) -> Option<f64> {
     number.is_finite().then_some(number)
 }
+
+#[cfg(test)]
+mod tests;

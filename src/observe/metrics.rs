@@ -316,3 +316,135 @@ fn word(value: &impl serde::Serialize) -> String {
         _ => String::new(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::picture::Bounds;
+    use super::*;
+    use crate::explain::Past;
+    use tombolo_core::event::{Event, Measured};
+    use tombolo_core::view::{Out, View};
+
+    fn n(name: &str) -> NodeId {
+        name.parse().unwrap()
+    }
+
+    fn apply(picture: &mut Picture, event: Event) {
+        picture.apply(&Past {
+            at: 1.0,
+            life: 0,
+            event,
+        });
+    }
+
+    fn started(nodes: impl IntoIterator<Item = String>) -> Picture {
+        let mut picture = Picture::new(Bounds::LIVE);
+        for node in nodes {
+            let (node, address) = (n(&node), String::new());
+            apply(&mut picture, Event::NodeStarted { node, address });
+        }
+        picture
+    }
+
+    /// The series by name and labels. Each line must be what the text format says, each sample belong to a family that was announced before
+    /// it, no series come twice, and the end be told.
+    fn parse(text: &str) -> BTreeMap<String, f64> {
+        let mut series = BTreeMap::new();
+        let mut families: BTreeMap<&str, &str> = BTreeMap::new();
+        let body = text.strip_suffix("# EOF\n").expect("it says where it ends");
+        for line in body.lines() {
+            if let Some(about) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = about.split_once(' ').unwrap();
+                assert_eq!(families.insert(name, kind), None, "{line}");
+            } else if !line.starts_with("# HELP ") {
+                let (name, value) = line.rsplit_once(' ').unwrap();
+                let bare = name.split('{').next().unwrap();
+                let kind = families.get(bare);
+                let counter = bare
+                    .strip_suffix("_total")
+                    .and_then(|bare| families.get(bare));
+                assert!(
+                    kind == Some(&"gauge") || counter == Some(&"counter"),
+                    "{line}"
+                );
+                let value: f64 = value.parse().unwrap();
+                assert_eq!(series.insert(name.to_owned(), value), None, "{line}");
+            }
+        }
+        series
+    }
+
+    fn scrape(picture: Picture) -> BTreeMap<String, f64> {
+        parse(&metrics(&Arc::new(picture)))
+    }
+
+    #[test]
+    fn what_is_known_is_told_in_the_text_format() {
+        let mut picture = started(["hq/gate".to_owned(), "plant/c".to_owned()]);
+        picture.federation = "coast".to_owned();
+        picture.totals.committed = 5;
+        picture.totals.bytes_up = 77;
+        let measured = Measured {
+            node: n("plant/c"),
+            peer: n("hq/gate"),
+            round_trip_ms: Some(250.0),
+            heartbeat_loss: 0.5,
+            sent: 3,
+            received: 4,
+        };
+        apply(&mut picture, Event::LinkMeasured(measured));
+        let series = scrape(picture);
+        for (name, value) in [
+            ("tombolo_rounds_total{state=\"committed\"}", 5.0),
+            ("tombolo_coordinator_bytes_total{direction=\"up\"}", 77.0),
+            ("tombolo_nodes{state=\"active\"}", 2.0),
+            ("tombolo_node_up{node=\"plant/c\"}", 1.0),
+            ("tombolo_link_up{a=\"hq/gate\",b=\"plant/c\"}", 1.0),
+            (
+                "tombolo_link_round_trip_seconds{a=\"hq/gate\",b=\"plant/c\"}",
+                0.25,
+            ),
+            (
+                "tombolo_link_bytes_total{from=\"plant/c\",to=\"hq/gate\"}",
+                3.0,
+            ),
+            (
+                "tombolo_link_bytes_total{from=\"hq/gate\",to=\"plant/c\"}",
+                4.0,
+            ),
+            ("tombolo_left_out", 0.0),
+        ] {
+            assert_eq!(series.get(name), Some(&value), "{name}: {series:#?}");
+        }
+    }
+
+    /// "Per-node series end with the node or are capped; scrape time is bounded." client_golang#296, cadence#5398
+    #[test]
+    fn series_end_with_their_node_and_are_never_too_many() {
+        let count = |series: &BTreeMap<String, f64>| {
+            let per_node = series.keys().filter(|name| name.contains("{node="));
+            per_node.count()
+        };
+        let nodes = |count: usize| (0..count).map(|node| format!("d{node}/n"));
+        let small = scrape(started(nodes(10)));
+        let per_node = count(&small) / 10;
+        assert_eq!(per_node, 7);
+        let mut picture = started(nodes(1_000));
+        assert_eq!(count(&scrape(picture.clone())), 1_000 * per_node);
+        let view = View {
+            epoch: 2,
+            coordinator: n("d0/n"),
+            gateways: BTreeMap::new(),
+            out: [(n("d7/n"), Out::Evicted(1)), (n("d8/n"), Out::Left)].into(),
+        };
+        apply(&mut picture, Event::EpochChanged { view });
+        let series = scrape(picture);
+        assert_eq!(count(&series), 998 * per_node);
+        assert_eq!(series["tombolo_nodes{state=\"evicted\"}"], 1.0);
+        let series = scrape(started(nodes(3_000)));
+        assert_eq!(count(&series), NODES_MAX * per_node);
+        assert_eq!(series["tombolo_left_out"], (3_000 - NODES_MAX) as f64);
+    }
+}
