@@ -90,7 +90,15 @@
       });
     }
     const parts = [];
+    // Two sites are joined by one line, whatever number of links their gateways and successors keep; it tells of the one in use.
+    const joined = new Map();
     for (const link of picture.links) {
+      const key = `${domainOf(link.a)} ${domainOf(link.b)}`;
+      joined.set(key, [...(joined.get(key) || []), link]);
+    }
+    const acts = (node) => node === picture.coordinator || picture.domains[domainOf(node)]?.gateway === node;
+    for (const links of joined.values()) {
+      const link = links.find((each) => acts(each.a) && acts(each.b)) || links[0];
       const [one, two] = [places[domainOf(link.a)], places[domainOf(link.b)]];
       if (!one || !two) continue;
       const [left, right] = one.x <= two.x ? [domainOf(link.a), domainOf(link.b)] : [domainOf(link.b), domainOf(link.a)];
@@ -100,15 +108,16 @@
       const to = { x: places[right].x + (same ? width : 0), y: places[right].y + height(right) / 2 };
       const bend = same ? from.x + 40 : (from.x + to.x) / 2;
       const path = `M${from.x},${from.y} C${bend},${from.y} ${bend},${to.y} ${to.x},${to.y}`;
-      const told = [
-        link.round_trip_ms === null ? link.state : `${link.round_trip_ms.toFixed(link.round_trip_ms < 10 ? 1 : 0)} ms`,
-        link.heartbeat_loss ? `${(link.heartbeat_loss * 100).toFixed(1)} % lost` : null,
+      const told = (each) => [
+        each.state === "up" ? null : each.state,
+        each.round_trip_ms === null ? null : `${each.round_trip_ms.toFixed(each.round_trip_ms < 10 ? 1 : 0)} ms`,
+        each.heartbeat_loss ? `${(each.heartbeat_loss * 100).toFixed(1)} % lost` : null,
       ].filter(Boolean).join(", ");
-      const about = `${link.a} – ${link.b}: ${link.state}${link.reason ? `, ${link.reason}` : ""}, ${told}`;
+      const about = links.map((each) => `${each.a} – ${each.b}: ${each.state}${each.reason ? `, ${each.reason}` : ""}; ${told(each)}`).join("\n");
       parts.push(titled(svg("path", { d: path, class: `link ${LINKS[link.state]}` }), about));
       if (!same && others.length <= 12) {
         const codec = link.codec && link.codec !== "none" ? ` · ${link.codec}` : "";
-        parts.push(svg("text", { class: "soft", x: to.x - 8, y: to.y - 8, "text-anchor": "end" }, told + codec));
+        parts.push(svg("text", { class: "soft", x: to.x - 8, y: to.y - 8, "text-anchor": "end" }, told(link) + codec));
       }
     }
     for (const name of names) {
@@ -138,7 +147,7 @@
     const counts = {};
     for (const node of Object.values(picture.nodes)) counts[node.state] = (counts[node.state] || 0) + 1;
     byId("legend").replaceChildren(...Object.entries(STATES).filter(([state]) => counts[state]).map(([state, [color, words]]) =>
-      html("span", {}, [html("span", { class: `dot ${color}` }), `${counts[state]} ${words}`])));
+      html("span", {}, [html("span", { class: `dot ${color}` }), `${counts[state]} ${state}: ${words}`])));
   }
 
   function drawNode() {
@@ -258,7 +267,7 @@
   function drawCharts() {
     drawChart("accuracy", "Accuracy", [{ name: "accuracy", of: (round) => round.accuracy }], (value) => value.toFixed(3));
     drawChart("loss", "Loss", [{ name: "loss", of: (round) => round.loss }], (value) => value.toFixed(3));
-    drawChart("bytes", "Bytes between sites", [
+    drawChart("bytes", "Bytes", [
       { name: "to the coordinator", of: (round) => round.bytes_up },
       { name: "from it", of: (round) => round.bytes_down },
     ], bytes);

@@ -63,11 +63,13 @@ impl Sim {
         };
         let (exit, failure) = match run {
             Ok(report) => {
-                show(common, &simulation, &report, self.twice);
-                if self.page.is_asked()
-                    && let Err(exit) = self.serve(common, &simulation, &report)
-                {
-                    return exit;
+                let shown = || show(common, &simulation, &report, self.twice);
+                match self.page.is_asked() {
+                    false => shown(),
+                    true => match self.serve(common, &simulation, &report, shown) {
+                        Ok(()) => {}
+                        Err(exit) => return exit,
+                    },
                 }
                 (judge(&report.finished), report.failure())
             }
@@ -123,6 +125,7 @@ impl Sim {
         common: &Common,
         simulation: &Simulation,
         report: &SimulationReport,
+        shown: impl FnOnce(),
     ) -> Result<(), Exit> {
         let mut picture = Picture::of_plan(simulation.plan(), Bounds::REPORT);
         for (at, event) in &report.events {
@@ -137,6 +140,8 @@ impl Sim {
         runtime.block_on(async {
             let mut signals = Signals::listen().map_err(machine)?;
             let page = self.page.show(common, picture).await?;
+            // The address comes first: the run's last word is the last line.
+            shown();
             signals.next().await;
             drop(page);
             Ok(())

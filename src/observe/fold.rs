@@ -360,6 +360,7 @@ impl Picture {
         });
         let spans = asked.collect();
         let at = self.at;
+        self.epoch = self.epoch.max(epoch);
         self.push(RoundPicture {
             asked: cohort.len(),
             spans,

@@ -7,6 +7,7 @@ mod causes;
 mod certs;
 mod checkpoint;
 mod configuration;
+mod dashboard;
 mod examples;
 #[allow(dead_code, reason = "shared with another test")]
 mod fixture;

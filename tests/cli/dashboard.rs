@@ -1,0 +1,305 @@
+//! `--dashboard` and `report`: a real run, its page over real HTTP, and who is refused.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::fixture::{Process, Workspace, pinned};
+
+/// Only failures wait so long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Calm enough that no peer is suspected on a machine that does much else.
+const CALM: &str = "\n[heartbeat]\nevery = \"5s\"\n";
+
+/// A run and where its page is.
+struct Shown {
+    run: Process,
+    address: SocketAddr,
+    token: String,
+}
+
+/// What was answered.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Shown {
+    fn start(workspace: &Workspace, command: &str) -> Self {
+        let mut run = workspace.start(&format!("{command} --dashboard 127.0.0.1:0"));
+        let told = |line: &String| line.contains("\"dashboard\"");
+        run.until("its page", |seen| seen.lines.iter().any(told));
+        let seen = run.listen(Duration::ZERO);
+        let line = seen.lines.iter().find(|line| told(line)).unwrap();
+        let line: Value = serde_json::from_str(line).unwrap();
+        let url = line["url"].as_str().unwrap().to_owned();
+        let (address, token) = url.split_once("/#token=").unwrap();
+        Shown {
+            run,
+            address: address.strip_prefix("http://").unwrap().parse().unwrap(),
+            token: token.to_owned(),
+        }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// A request with these headers besides the host's.
+    fn request(&self, path: &str, headers: &str) -> TcpStream {
+        let mut stream = self.connect();
+        let head = format!(
+            "GET {path} HTTP/1.1\r\nhost: {}\r\n{headers}\r\n",
+            self.address
+        );
+        // Whoever is refused early may not be able to say all.
+        let _ = stream.write_all(head.as_bytes());
+        stream
+    }
+
+    fn get(&self, path: &str) -> Answer {
+        answer(self.request(path, &self.bearer()))
+    }
+
+    fn bearer(&self) -> String {
+        format!("authorization: Bearer {}\r\n", self.token)
+    }
+
+    fn state(&self) -> Value {
+        serde_json::from_str(&self.get("/state.json").body).unwrap()
+    }
+}
+
+fn answer(mut stream: TcpStream) -> Answer {
+    let mut bytes = Vec::new();
+    // An end by reset is one, too.
+    let _ = stream.read_to_end(&mut bytes);
+    let text = String::from_utf8(bytes).unwrap();
+    let (head, body) = text
+        .split_once("\r\n\r\n")
+        .unwrap_or_else(|| panic!("no answer: {text:?}"));
+    Answer {
+        status: head.split(' ').nth(1).unwrap().parse().unwrap(),
+        head: head.to_ascii_lowercase(),
+        body: body.to_owned(),
+    }
+}
+
+#[test]
+fn a_run_shows_its_page_its_metrics_and_its_events_and_then_a_report() {
+    let workspace = Workspace::new(&(pinned(999_999) + CALM));
+    let mut shown = Shown::start(&workspace, "run topology.toml");
+    let page = answer(shown.request("/", ""));
+    assert_eq!(page.status, 200);
+    assert!(
+        page.head
+            .contains("content-security-policy: default-src 'none'"),
+        "{}",
+        page.head
+    );
+    for part in ["page.css", "page.js"] {
+        assert!(page.body.contains(part), "{part}");
+        assert_eq!(answer(shown.request(&format!("/{part}"), "")).status, 200);
+    }
+    let mut events = shown.request("/events", &shown.bearer());
+    shown.run.until_rounds(2);
+
+    let state = shown.state();
+    assert_eq!(state["federation"], "pinned");
+    let nodes = state["nodes"].as_object().unwrap();
+    assert_eq!(nodes.len(), 9);
+    assert!(
+        nodes
+            .values()
+            .all(|node| node["state"] == "active" && node["counted"].as_u64() >= Some(1))
+    );
+    assert!(state["totals"]["committed"].as_u64().unwrap() >= 1);
+    assert!(state["rounds"][0]["spans"]["hq/a"]["trained"].is_number());
+
+    // Links are measured now and then.
+    let measured = |state: &Value| {
+        let links = state["links"].as_array().unwrap();
+        assert!(links.len() >= 2, "{links:?}");
+        links
+            .iter()
+            .all(|link| link["state"] == "up" && link["a_to_b"] != 0 && link["b_to_a"] != 0)
+    };
+    let found = (0..100).any(|_| {
+        shown.run.listen(Duration::from_millis(100));
+        measured(&shown.state())
+    });
+    assert!(found, "{:?}", shown.state()["links"]);
+
+    let metrics = shown.get("/metrics");
+    assert!(
+        metrics.head.contains("application/openmetrics-text"),
+        "{}",
+        metrics.head
+    );
+    assert!(metrics.body.ends_with("# EOF\n"));
+    for series in [
+        "tombolo_rounds_total{state=\"committed\"} ",
+        "tombolo_node_up{node=\"plant/c\"} 1",
+    ] {
+        assert!(metrics.body.contains(series), "{series}: {}", metrics.body);
+    }
+
+    shown.run.signal(Signal::INT);
+    let mut heard = String::new();
+    events.read_to_string(&mut heard).unwrap();
+    shown.run.end().expect(130);
+    assert!(heard.contains("text/event-stream"));
+    let told = heard
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: {"));
+    let told: Vec<Value> = told
+        .map(|line| serde_json::from_str(&format!("{{{line}")).unwrap())
+        .collect();
+    for event in ["round_opened", "reported", "round", "finished"] {
+        assert!(told.iter().any(|past| past["event"] == event), "{event}");
+    }
+    assert!(told.iter().all(|past| past["at"].is_number()));
+    assert!(
+        heard.contains("event: end"),
+        "it is told that the run is over"
+    );
+
+    let output = workspace.run("report state").expect(0);
+    let report = &output.events("report")[0];
+    assert!(report["rounds"].as_u64().unwrap() >= 2);
+    let html = std::fs::read_to_string(report["file"].as_str().unwrap()).unwrap();
+    assert!(html.starts_with("<!doctype html>") && html.contains("id=\"picture\""));
+    let nothing = workspace.run("report elsewhere").expect(1);
+    assert!(
+        nothing.errors().contains("no events are recorded in"),
+        "{}",
+        nothing.errors()
+    );
+}
+
+#[test]
+fn whoever_is_not_meant_is_refused_in_plain_words() {
+    let workspace = Workspace::new(&(pinned(999_999) + CALM));
+    let shown = Shown::start(&workspace, "run topology.toml");
+    let token = &shown.token;
+    for path in ["/state.json", "/events", "/metrics"] {
+        for headers in [
+            String::new(),
+            "authorization: Bearer 0123\r\n".to_owned(),
+            format!("authorization: Bearer {token}0\r\n"),
+        ] {
+            let refused = answer(shown.request(path, &headers));
+            assert_eq!(refused.status, 401, "{path} {headers}");
+            assert!(
+                refused.body.contains("the token is missing or wrong"),
+                "{refused:?}"
+            );
+        }
+    }
+    assert_eq!(shown.get("/nowhere").status, 404);
+    let by_address = answer(shown.request(&format!("/state.json?token={token}"), ""));
+    assert_eq!(by_address.status, 200);
+
+    // A name that was made to point here, and a page of another server.
+    let mut stream = shown.connect();
+    let head = format!(
+        "GET /state.json HTTP/1.1\r\nhost: example.org\r\n{}\r\n",
+        shown.bearer()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let refused = answer(stream);
+    assert_eq!(refused.status, 403);
+    assert!(refused.body.contains("localhost"), "{refused:?}");
+    let headers = format!("{}origin: http://example.org\r\n", shown.bearer());
+    assert_eq!(answer(shown.request("/state.json", &headers)).status, 403);
+
+    // There is nothing to change.
+    for method in ["POST", "PUT", "DELETE"] {
+        let mut stream = shown.connect();
+        let head = format!(
+            "{method} /state.json HTTP/1.1\r\nhost: localhost\r\n{}content-length: 0\r\n\r\n",
+            shown.bearer()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        assert_eq!(answer(stream).status, 405, "{method}");
+    }
+
+    let huge = format!("x: {}\r\n", "a".repeat(15_000)).repeat(2);
+    assert_eq!(answer(shown.request("/", &huge)).status, 431);
+    let many = "x: a\r\n".repeat(100);
+    assert_eq!(answer(shown.request("/", &many)).status, 431);
+    let mut stream = shown.connect();
+    stream
+        .write_all(b"\x16\x03\x01 no request\r\n\r\n")
+        .unwrap();
+    assert_eq!(answer(stream).status, 400);
+
+    // Many who say nothing: whoever comes then is told so, and is served once they are gone.
+    let idle: Vec<_> = (0..64).map(|_| shown.connect()).collect();
+    let busy = (0..100).any(|_| {
+        let busy = shown.get("/state.json");
+        assert!([200, 503].contains(&busy.status), "{busy:?}");
+        busy.status == 503 && busy.body.contains("too many connections")
+    });
+    assert!(busy);
+    drop(idle);
+    assert!((0..1_000).any(|_| shown.get("/state.json").status == 200));
+}
+
+#[test]
+fn a_page_is_served_on_this_machine_only() {
+    let workspace = Workspace::new(&pinned(1));
+    let refused = workspace
+        .run("run topology.toml --dashboard 0.0.0.0:0")
+        .expect(2);
+    assert!(
+        refused.errors().contains("on loopback only"),
+        "{}",
+        refused.errors()
+    );
+    assert!(
+        !workspace.path().join("state").exists(),
+        "nothing has begun"
+    );
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let refused = workspace
+        .run(&format!("run topology.toml --dashboard {address}"))
+        .expect(1);
+    assert!(
+        refused.errors().contains("cannot serve the page on"),
+        "{}",
+        refused.errors()
+    );
+}
+
+/// Virtual time is over before anybody could look, so it is shown until it is interrupted; processes tell their parent.
+#[test]
+fn simulations_and_processes_show_theirs_too() {
+    let workspace = Workspace::new(&(pinned(3) + CALM));
+    let shown = Shown::start(&workspace, "sim topology.toml --seed 7");
+    let state = shown.state();
+    assert_eq!(state["totals"]["committed"], 3);
+    assert!(state["finished"].is_object());
+    shown.run.signal(Signal::INT);
+    shown.run.end().expect(0);
+
+    let workspace = Workspace::new(&(pinned(999_999) + CALM));
+    let mut shown = Shown::start(&workspace, "run --processes topology.toml");
+    shown.run.until_rounds(1);
+    assert!((0..100).any(|_| {
+        shown.run.listen(Duration::from_millis(50));
+        shown.state()["totals"]["committed"].as_u64().unwrap() >= 1
+    }));
+    shown.run.signal(Signal::INT);
+    shown.run.end().expect(130);
+}
