@@ -53,7 +53,7 @@
   const OUTCOMES = { committed: "good", degraded: "warn", aborted: "bad" };
   const domainOf = (node) => node.split("/")[0];
   const shortName = (node) => node.split("/")[1];
-  const nodeClass = (node) => (node.state === "active" && PHASES[node.phase] === "bad" ? "bad" : STATES[node.state][0]);
+  const nodeClass = (node) => (node.state === "active" && ["bad", "warn"].includes(PHASES[node.phase]) ? PHASES[node.phase] : STATES[node.state][0]);
 
   // The nodes that need a look come first when they are too many to show all.
   function shownNodes() {
@@ -146,8 +146,8 @@
     if (focused) [...drawing.querySelectorAll("circle")].find((circle) => circle.dataset.node === focused)?.focus({ preventScroll: true });
     const counts = {};
     for (const node of Object.values(picture.nodes)) counts[node.state] = (counts[node.state] || 0) + 1;
-    byId("legend").replaceChildren(...Object.entries(STATES).filter(([state]) => counts[state]).map(([state, [color, words]]) =>
-      html("span", {}, [html("span", { class: `dot ${color}` }), `${counts[state]} ${state}: ${words}`])));
+    byId("legend").replaceChildren(...Object.entries(STATES).filter(([state]) => counts[state]).map(([state, [color]]) =>
+      html("span", {}, [html("span", { class: `dot ${color}` }), `${counts[state]} ${state}`])));
   }
 
   function drawNode() {
@@ -182,7 +182,7 @@
     byId("newest").checked = chosenRound === null;
     const words = round.state === null
       ? [html("span", { class: "dot busy" }), `round ${round.round} is open: ${Object.values(round.spans).filter((span) => span.reported !== null).length} of ${round.asked} reports`]
-      : [html("span", { class: `dot ${OUTCOMES[round.state]}` }), `round ${round.round} ${round.state} after ${seconds(round.elapsed_s)}: ${round.counted} of ${round.asked} counted${round.reason ? `; ${round.reason}` : ""}`];
+      : [html("span", { class: `dot ${OUTCOMES[round.state]}` }), `round ${round.round} ${round.state} after ${seconds(round.elapsed_s)}: ${round.counted} of ${round.asked} counted${round.reason && round.state === "aborted" ? `; ${round.reason}` : ""}`];
     if (round.late.length) words.push(`; late: ${round.late.join(", ")}`);
     for (const [node, why] of round.refused) words.push(`; ${node} refused: ${why}`);
     byId("outcome").replaceChildren(...words);

@@ -7,6 +7,7 @@ use clap::Args;
 use super::output::{fail, print_line};
 use super::{Common, Exit, Format};
 use tombolo::explain::{Chronicle, ExplainError};
+use tombolo::federation::StateFolder;
 use tombolo::observe::{Bounds, Picture, report};
 
 /// The file's name in the run's folder, unless told otherwise.
@@ -62,6 +63,9 @@ fn picture(folder: &Path) -> Result<Picture, ExplainError> {
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let mut chronicle = Chronicle::open(&folder)?;
     let mut picture = Picture::new(Bounds::REPORT);
+    if let Some((name, rounds)) = StateFolder::title(&folder) {
+        (picture.federation, picture.planned) = (name, rounds);
+    }
     for past in &mut chronicle {
         picture.apply(&past);
     }

@@ -105,6 +105,15 @@ pub struct StateFolder {
 }
 
 impl StateFolder {
+    /// The name of the federation whose run a folder holds, and how many rounds it was begun with; none if this version cannot tell.
+    pub fn title(folder: &Path) -> Option<(String, u64)> {
+        let run = understood(folder, &read_run(folder).ok()??).ok()?;
+        // Strings are written with quotes.
+        let name = serde_json::from_str(run.keys.value("federation.name")?).ok()?;
+        let rounds = run.keys.value("federation.rounds")?.parse().ok()?;
+        Some((name, rounds))
+    }
+
     /// Takes a folder for a run, making it if it is missing.
     ///
     /// # Errors

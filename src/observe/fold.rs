@@ -11,16 +11,27 @@ use tombolo_core::membership::State;
 use tombolo_core::text::clip;
 use tombolo_core::view::{Out, View};
 
+/// How the reason of a node begins that is only late.
+const LATE: &str = "late for round ";
+
 impl Picture {
     /// Takes a past fact.
     pub fn apply(&mut self, past: &Past) {
         if past.life != self.life {
             (self.life, self.life_at) = (past.life, self.at);
+            self.finished = None;
         }
         // What was recorded a moment too late does not turn back the clock.
         self.at = self.at.max(self.life_at + past.at);
         self.totals.events += 1;
         let event = &past.event;
+        if matches!(event, Event::RoundOpened { .. }) {
+            self.finished = None;
+        }
+        if self.finished.is_some() {
+            // Everybody leaves then, which is how it should be: what a reader wants to see is how it was before.
+            return;
+        }
         if let Some(objection) = event.objection() {
             *self.totals.objections.entry(objection).or_default() += 1;
         }
@@ -441,6 +452,14 @@ impl Picture {
             self.ended(node, Phase::Late);
             if let Some(node) = self.node(node) {
                 node.late += 1;
+                if node.state == State::Active
+                    && (node.reason.is_empty() || node.reason.starts_with(LATE))
+                {
+                    node.reason = match node.counted_in {
+                        0 => format!("{LATE}{}", record.round),
+                        last => format!("{LATE}{}, last counted in round {last}", record.round),
+                    };
+                }
             }
         }
         for (node, why) in &record.refused {

@@ -96,6 +96,11 @@ impl SharedKeys {
     }
 
     /// Debug output of plain enums and numbers is their source text.
+    /// How a key's value is written.
+    pub(crate) fn value(&self, key: &str) -> Option<&str> {
+        self.0.get(key).map(String::as_str)
+    }
+
     fn add(&mut self, key: &str, value: &dyn Debug) {
         let mut value = format!("{value:?}");
         if value.len() > VALUE_BYTES_MAX {

@@ -177,6 +177,10 @@ fn a_run_shows_its_page_its_metrics_and_its_events_and_then_a_report() {
     let report = &output.events("report")[0];
     assert!(report["rounds"].as_u64().unwrap() >= 2);
     let html = std::fs::read_to_string(report["file"].as_str().unwrap()).unwrap();
+    assert!(
+        html.contains("\"federation\":\"pinned\","),
+        "its name is in the folder"
+    );
     assert!(html.starts_with("<!doctype html>") && html.contains("id=\"picture\""));
     let nothing = workspace.run("report elsewhere").expect(1);
     assert!(

@@ -234,6 +234,46 @@ fn a_round_shows_who_did_what_when_and_what_became_of_it() {
 }
 
 #[test]
+fn who_is_late_again_and_again_says_since_when() {
+    let mut picture = picture(vec![
+        (1.0, began(1, "hq/a")),
+        (2.0, Event::Round(record(1, &["hq/a"], &[]))),
+        (3.0, Event::Round(record(2, &[], &["hq/a"]))),
+        (4.0, Event::Round(record(3, &[], &["hq/a"]))),
+    ]);
+    let reason = |picture: &Picture| picture.nodes[&n("hq/a")].reason.clone();
+    assert_eq!(
+        reason(&picture),
+        "late for round 3, last counted in round 1"
+    );
+    apply(&mut picture, vec![(5.0, reported(4, "hq/a"))]);
+    assert_eq!(reason(&picture), "");
+}
+
+#[test]
+fn behind_the_last_word_the_picture_stays_as_it_was_until_another_life() {
+    let (node, peer) = (n("hq/gate"), n("plant/gate"));
+    let up = Event::LinkUp {
+        node: node.clone(),
+        peer: peer.clone(),
+    };
+    let finished = Event::Finished(Finished::without_rounds(String::new()));
+    let left = Event::PeerLeft { node, peer };
+    let mut picture = picture(vec![(1.0, up), (2.0, finished), (3.0, left)]);
+    assert_eq!(
+        (picture.links[0].state, picture.notices.len()),
+        (LinkState::Up, 0)
+    );
+    assert!(picture.finished.is_some());
+    let (at, event) = (1.0, suspected("hq/gate", "plant/gate"));
+    picture.apply(&Past { at, life: 1, event });
+    assert_eq!(
+        (picture.links[0].state, picture.finished),
+        (LinkState::Suspect, None)
+    );
+}
+
+#[test]
 fn nobody_is_counted_in_a_round_that_was_aborted() {
     let mut ended = record(1, &["hq/a"], &[]);
     ended.state = RoundState::Aborted;
