@@ -2,13 +2,15 @@
 //!
 //! [`Picture`] takes past facts, from a running federation or from `events.jsonl`, and keeps how domains, nodes, links and rounds stand. It
 //! knows no clock and does no IO, is bounded, and equal events give equal pictures. [`metrics`] writes it as OpenMetrics, [`Dashboard`] serves
-//! it over HTTP, and [`report`] puts it into a page that needs neither a server nor a network.
+//! it over HTTP, [`report`] puts it into a page that needs neither a server nor a network, and [`trace()`] writes its rounds for a
+//! viewer of traces.
 
 mod fold;
 mod metrics;
 mod page;
 mod picture;
 mod server;
+mod trace;
 
 pub use metrics::metrics;
 pub use page::report;
@@ -17,3 +19,4 @@ pub use picture::{
     Span, Totals,
 };
 pub use server::{Dashboard, DashboardError, Feed};
+pub use trace::trace;

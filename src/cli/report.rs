@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::output::{fail, print_line};
+use super::output::{complain, fail, print_line};
 use super::{Common, Exit, Format};
 use tombolo::explain::{Chronicle, ExplainError};
 use tombolo::federation::StateFolder;
@@ -58,8 +58,23 @@ impl Report {
     }
 }
 
+/// Writes the rounds of a picture as a Chrome trace; what goes wrong is said, and the exit is that of the run otherwise.
+pub fn write_trace(out: &Path, picture: &Picture, exit: Exit) -> Exit {
+    match std::fs::write(out, tombolo::observe::trace(picture)) {
+        Ok(()) => exit,
+        Err(error) => {
+            // The run's last word has been said.
+            complain(&format!("cannot write {}: {error}", out.display()));
+            match exit {
+                Exit::Done => Exit::Failed,
+                exit => exit,
+            }
+        }
+    }
+}
+
 /// What the record of a state folder tells.
-fn picture(folder: &Path) -> Result<Picture, ExplainError> {
+pub fn picture(folder: &Path) -> Result<Picture, ExplainError> {
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let mut chronicle = Chronicle::open(&folder)?;
     let mut picture = Picture::new(Bounds::REPORT);

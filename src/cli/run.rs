@@ -8,7 +8,7 @@ use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use super::dashboard::Page;
 use super::output::{Display, complain, judge, print_line, refuse};
 use super::signals::Signals;
-use super::{Common, Exit, Format, processes, runtime};
+use super::{Common, Exit, Format, processes, report, runtime};
 use tombolo::federation::DEPARTED;
 use tombolo::observe::Dashboard;
 use tombolo::{Federation, FederationError, Running};
@@ -27,6 +27,9 @@ pub struct Run {
     processes: bool,
     #[command(flatten)]
     page: Page,
+    /// Write what happened in each round, and when, to this file when the run is over: a Chrome trace, which Perfetto shows.
+    #[arg(long, value_name = "OUT")]
+    trace: Option<PathBuf>,
 }
 
 impl Run {
@@ -40,7 +43,8 @@ impl Run {
             Ok(runtime) => runtime,
             Err(error) => return refuse(common, FederationError::Machine(error.to_string())),
         };
-        runtime.block_on(async {
+        let folder = federation.plan().checkpoint.folder.clone();
+        let exit = runtime.block_on(async {
             let page = match self.page.serve(common, federation.plan()).await {
                 Ok(page) => page,
                 Err(exit) => return exit,
@@ -57,7 +61,15 @@ impl Run {
                 Ok(running) => follow(common, running, rounds, signals, false, page).await,
                 Err(error) => refuse(common, error),
             }
-        })
+        });
+        match &self.trace {
+            // One that did not begin has nothing to tell.
+            Some(out) if exit != Exit::Usage => match report::picture(&folder) {
+                Ok(picture) => report::write_trace(out, &picture, exit),
+                Err(_) => exit,
+            },
+            _ => exit,
+        }
     }
 }
 

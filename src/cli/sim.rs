@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::dashboard::Page;
 use super::output::{Display, complain, fail, judge, print_line};
+use super::report::write_trace;
 use super::signals::Signals;
 use super::{Common, Exit, Format, runtime};
 use tombolo::Simulation;
@@ -42,6 +43,9 @@ pub struct Sim {
     shrink: bool,
     #[command(flatten)]
     page: Page,
+    /// Write what happened in each round, and when, to this file when the run is over: a Chrome trace, which Perfetto shows.
+    #[arg(long, value_name = "OUT")]
+    trace: Option<PathBuf>,
     /// Run it twice and compare: the same seed must take the same course.
     #[arg(long)]
     twice: bool,
@@ -71,7 +75,12 @@ impl Sim {
                         Err(exit) => return exit,
                     },
                 }
-                (judge(&report.finished), report.failure())
+                let exit = judge(&report.finished);
+                let exit = match &self.trace {
+                    Some(out) => write_trace(out, &picture(&simulation, &report), exit),
+                    None => exit,
+                };
+                (exit, report.failure())
             }
             Err(SimulationError::Failed(failure)) => {
                 if common.format == Format::Json {
@@ -127,11 +136,7 @@ impl Sim {
         report: &SimulationReport,
         shown: impl FnOnce(),
     ) -> Result<(), Exit> {
-        let mut picture = Picture::of_plan(simulation.plan(), Bounds::REPORT);
-        for (at, event) in &report.events {
-            let (at, event) = (at.0 as f64 / 1e6, event.clone());
-            picture.apply(&Past { at, life: 0, event });
-        }
+        let picture = picture(simulation, report);
         let machine = |error: std::io::Error| {
             fail(common, &error.to_string());
             Exit::Failed
@@ -178,6 +183,16 @@ impl Sim {
         }
         written.is_ok()
     }
+}
+
+/// What happened in a simulation.
+fn picture(simulation: &Simulation, report: &SimulationReport) -> Picture {
+    let mut picture = Picture::of_plan(simulation.plan(), Bounds::REPORT);
+    for (at, event) in &report.events {
+        let (at, event) = (at.0 as f64 / 1e6, event.clone());
+        picture.apply(&Past { at, life: 0, event });
+    }
+    picture
 }
 
 fn show(common: &Common, simulation: &Simulation, report: &SimulationReport, twice: bool) {

@@ -273,3 +273,6 @@ async fn refuse(mut stream: TcpStream) {
     };
     let _ = tokio::time::timeout(CLIENT_LIMIT, talk).await;
 }
+
+#[cfg(test)]
+mod tests;

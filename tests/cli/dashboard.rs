@@ -190,73 +190,18 @@ fn a_run_shows_its_page_its_metrics_and_its_events_and_then_a_report() {
     );
 }
 
-#[test]
-fn whoever_is_not_meant_is_refused_in_plain_words() {
-    let workspace = Workspace::new(&(pinned(999_999) + CALM));
-    let shown = Shown::start(&workspace, "run topology.toml");
-    let token = &shown.token;
-    for path in ["/state.json", "/events", "/metrics"] {
-        for headers in [
-            String::new(),
-            "authorization: Bearer 0123\r\n".to_owned(),
-            format!("authorization: Bearer {token}0\r\n"),
-        ] {
-            let refused = answer(shown.request(path, &headers));
-            assert_eq!(refused.status, 401, "{path} {headers}");
-            assert!(
-                refused.body.contains("the token is missing or wrong"),
-                "{refused:?}"
-            );
-        }
-    }
-    assert_eq!(shown.get("/nowhere").status, 404);
-    let by_address = answer(shown.request(&format!("/state.json?token={token}"), ""));
-    assert_eq!(by_address.status, 200);
-
-    // A name that was made to point here, and a page of another server.
-    let mut stream = shown.connect();
-    let head = format!(
-        "GET /state.json HTTP/1.1\r\nhost: example.org\r\n{}\r\n",
-        shown.bearer()
-    );
-    stream.write_all(head.as_bytes()).unwrap();
-    let refused = answer(stream);
-    assert_eq!(refused.status, 403);
-    assert!(refused.body.contains("localhost"), "{refused:?}");
-    let headers = format!("{}origin: http://example.org\r\n", shown.bearer());
-    assert_eq!(answer(shown.request("/state.json", &headers)).status, 403);
-
-    // There is nothing to change.
-    for method in ["POST", "PUT", "DELETE"] {
-        let mut stream = shown.connect();
-        let head = format!(
-            "{method} /state.json HTTP/1.1\r\nhost: localhost\r\n{}content-length: 0\r\n\r\n",
-            shown.bearer()
-        );
-        stream.write_all(head.as_bytes()).unwrap();
-        assert_eq!(answer(stream).status, 405, "{method}");
-    }
-
-    let huge = format!("x: {}\r\n", "a".repeat(15_000)).repeat(2);
-    assert_eq!(answer(shown.request("/", &huge)).status, 431);
-    let many = "x: a\r\n".repeat(100);
-    assert_eq!(answer(shown.request("/", &many)).status, 431);
-    let mut stream = shown.connect();
-    stream
-        .write_all(b"\x16\x03\x01 no request\r\n\r\n")
-        .unwrap();
-    assert_eq!(answer(stream).status, 400);
-
-    // Many who say nothing: whoever comes then is told so, and is served once they are gone.
-    let idle: Vec<_> = (0..64).map(|_| shown.connect()).collect();
-    let busy = (0..100).any(|_| {
-        let busy = shown.get("/state.json");
-        assert!([200, 503].contains(&busy.status), "{busy:?}");
-        busy.status == 503 && busy.body.contains("too many connections")
-    });
-    assert!(busy);
-    drop(idle);
-    assert!((0..1_000).any(|_| shown.get("/state.json").status == 200));
+/// How many rounds a trace shows; each node of each trained in it.
+fn traced(workspace: &Workspace, name: &str) -> usize {
+    let text = std::fs::read_to_string(workspace.path().join(name)).unwrap();
+    let trace: Value = serde_json::from_str(&text).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let named = |start: &str| {
+        let whole = events.iter().filter(|event| event["ph"] == "X");
+        let named = whole.filter(|event| event["name"].as_str().unwrap().starts_with(start));
+        named.count()
+    };
+    assert_eq!(named("train"), 9 * named("round "));
+    named("round ")
 }
 
 #[test]
@@ -274,10 +219,14 @@ fn a_page_is_served_on_this_machine_only() {
         !workspace.path().join("state").exists(),
         "nothing has begun"
     );
+    workspace
+        .run("run topology.toml --trace trace.json")
+        .expect(0);
+    assert_eq!(traced(&workspace, "trace.json"), 1);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let refused = workspace
-        .run(&format!("run topology.toml --dashboard {address}"))
+        .run(&format!("run topology.toml --resume --dashboard {address}"))
         .expect(1);
     assert!(
         refused.errors().contains("cannot serve the page on"),
@@ -290,12 +239,13 @@ fn a_page_is_served_on_this_machine_only() {
 #[test]
 fn simulations_and_processes_show_theirs_too() {
     let workspace = Workspace::new(&(pinned(3) + CALM));
-    let shown = Shown::start(&workspace, "sim topology.toml --seed 7");
+    let shown = Shown::start(&workspace, "sim topology.toml --seed 7 --trace sim.json");
     let state = shown.state();
     assert_eq!(state["totals"]["committed"], 3);
     assert!(state["finished"].is_object());
     shown.run.signal(Signal::INT);
     shown.run.end().expect(0);
+    assert_eq!(traced(&workspace, "sim.json"), 3);
 
     let workspace = Workspace::new(&(pinned(999_999) + CALM));
     let mut shown = Shown::start(&workspace, "run --processes topology.toml");

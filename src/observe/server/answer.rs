@@ -92,7 +92,7 @@ async fn file(kind: &'static str, text: &'static str) -> Response {
 
 async fn state(State(shared): State<Arc<Shared>>) -> Response {
     let picture = shared.picture();
-    let events = picture.totals.events;
+    let events = picture.totals.events + picture.totals.missed;
     let json = {
         // However many pages ask, it is written once.
         let mut json = lock(&shared.json);
