@@ -298,7 +298,7 @@ fn a_node_that_dies_shows_each_step_down_and_the_way_back_with_its_cause() {
     };
     assert_eq!(
         shown(&picture),
-        (State::Active, "alive", String::new(), 1.0)
+        (State::Active, "alive", String::new(), 1.1)
     );
     let (node, peer) = (n("plant/gate"), n("plant/c"));
     apply(
