@@ -198,7 +198,7 @@
     }
     spans.forEach(([id, span], row) => {
       const top = 6 + row * line;
-      const done = span.trained ?? span.reported ?? (round.state === null ? end : null);
+      const done = span.trained ?? span.reported ?? (round.state === null && span.began !== null ? end : null);
       const about = `${id}: ${span.phase}; began after ${seconds(span.began)}, trained after ${seconds(span.trained)}, reported after ${seconds(span.reported)}`;
       const bars = [titled(svg("rect", { class: "wait", x: x(0), y: top + 5, width: x(end) - x(0), height: 3 }), about)];
       if (done !== null) {
