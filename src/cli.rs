@@ -38,6 +38,7 @@ mod schema;
 mod signals;
 mod sim;
 mod status;
+mod top;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -140,6 +141,8 @@ enum Command {
     Checkpoint(checkpoint::Checkpoint),
     /// Show what runs in a state folder.
     Status(status::Status),
+    /// Show a run as it goes, in this terminal.
+    Top(top::Top),
     /// Tell why a round, a node or a link went as it did.
     Explain(explain::Explain),
     /// Write a finished run as one page, in a file that needs nothing else.
@@ -190,6 +193,7 @@ pub fn main() -> ExitCode {
         Command::Check(command) => command.run(&common),
         Command::Checkpoint(command) => command.run(&common),
         Command::Status(command) => command.run(&common),
+        Command::Top(command) => command.run(&common),
         Command::Explain(command) => command.run(&common),
         Command::Report(command) => command.run(&common),
         Command::Promote(command) => command.run(&common),

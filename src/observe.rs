@@ -6,12 +6,14 @@
 //! viewer of traces.
 
 mod fold;
+mod follow;
 mod metrics;
 mod page;
 mod picture;
 mod server;
 mod trace;
 
+pub use follow::Follower;
 pub use metrics::metrics;
 pub use page::report;
 pub use picture::{

@@ -15,7 +15,7 @@ use super::ExplainError;
 pub(crate) const OLD_MAX: u32 = 8;
 
 /// The longest line that is read; the recorder's are far shorter.
-const LINE_BYTES_MAX: u64 = 16 << 20;
+pub(crate) const LINE_BYTES_MAX: u64 = 16 << 20;
 
 /// An event and when it was recorded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -76,6 +76,12 @@ impl Chronicle {
             return Err(ExplainError::Nothing(folder.display().to_string()));
         }
         Ok(Chronicle::of(files))
+    }
+
+    /// The part of a record that is finished: the compressed files of a state folder.
+    pub(crate) fn of_finished(folder: &Path) -> Self {
+        let finished = |path: &PathBuf| path.extension().is_some_and(|end| end == "sz");
+        Chronicle::of(files(folder).into_iter().filter(finished).collect())
     }
 
     fn of(files: Vec<PathBuf>) -> Self {

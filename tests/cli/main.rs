@@ -21,3 +21,4 @@ mod resume;
 mod runs;
 mod status;
 mod terminal;
+mod top;
