@@ -13,7 +13,7 @@ use crate::residual::Residual;
 use crate::shell::{Actor, Cx, Reply, Stage, pause};
 use crate::slab::{Pool, SlabMut};
 use crate::verbs::{Fabric, READ_BYTES, Readers};
-use tombolo_core::compress::{Codec, Encoded, Kernels, feedback};
+use tombolo_core::compress::{Encoded, Kernels, feedback};
 use tombolo_core::event::Event;
 use tombolo_core::fold;
 use tombolo_core::gateway::{Collect, Gather, Parcel};
@@ -141,7 +141,8 @@ impl Actor for Collective {
             Message::Gather(gather, reply) => {
                 let bytes = self.elements * 4;
                 let residual = self.residual.clone();
-                if gather.codec != Codec::None && gather.round > 1 && residual.kept().is_none() {
+                let owes = !gather.codec.is_lossless();
+                if owes && gather.round > 1 && residual.kept().is_none() {
                     self.stage.report(Event::ResidualLost {
                         node: self.stage.node.clone(),
                         round: gather.round,
@@ -293,7 +294,7 @@ impl Bench {
                 fold::scale_into(&mut sum[piece], factor, bytemuck::cast_slice(bytes));
             }
         }
-        if gather.codec != Codec::None {
+        if !gather.codec.is_plain() {
             let own = self.node.clone();
             let encoded = self.encode(gather, sum, residual);
             return encoded.map_err(|error| (own, error.to_string()));
@@ -315,10 +316,12 @@ impl Bench {
         }
         let mut encoded = Encoded::default();
         compressor.encode(kernels, &sum, &mut encoded);
-        let mut lost = self.pool.take(sum.len());
-        let coder = compressor.as_ref();
-        feedback::remember(kernels, coder, &sum, &encoded, gather.exponent, &mut lost)?;
-        residual.put(gather.round, gather.attempt, lost.freeze());
+        if !gather.codec.is_lossless() {
+            let mut lost = self.pool.take(sum.len());
+            let coder = compressor.as_ref();
+            feedback::remember(kernels, coder, &sum, &encoded, gather.exponent, &mut lost)?;
+            residual.put(gather.round, gather.attempt, lost.freeze());
+        }
         let parcel = Parcel {
             chunks: encoded.chunks().map(Hash::of_bytes).collect(),
             encoding: Encoding {

@@ -6,13 +6,15 @@
 //! A decoder hands out blocks of [`BLOCK`] elements, so what was decoded is folded while it lies in the nearest cache. Every kernel
 //! works element by element, without fused multiplication: the processor's wide path and the portable one give the same bits.
 //!
-//! What a codec loses comes back in the next round: [`feedback`].
+//! Behind a codec its chunks may be packed without loss: [`Coding`]. What a codec loses comes back in the next round: [`feedback`].
 
 mod chunk;
+mod coding;
 pub mod feedback;
 mod halves;
 mod int8;
 mod kernels;
+mod lossless;
 mod raw;
 mod rice;
 mod select;
@@ -26,7 +28,9 @@ use serde::{Deserialize, Serialize};
 use crate::fold::{self, BLOCK, FoldError};
 
 pub use chunk::Encoded;
+pub use coding::Coding;
 pub use kernels::Kernels;
+pub use lossless::{Lossless, Packer, UnpackError};
 
 /// Parts in a million: the unit of [`Codec::TopK`]'s share.
 pub const MILLION: u32 = 1_000_000;
@@ -86,6 +90,9 @@ pub enum CodecError {
         /// What is wrong.
         what: &'static str,
     },
+    /// A packed chunk cannot be unpacked.
+    #[error(transparent)]
+    Unpack(#[from] UnpackError),
 }
 
 /// Turns vectors into bytes and back. One file each, and one line in [`Codec::compressor`]; `laws` runs on all of them.
@@ -96,7 +103,21 @@ pub trait Compressor: Send + Sync {
     /// The most bytes that a chunk of so many elements takes: a receiver refuses more before it reads them.
     fn bytes_max(&self, elements: usize) -> usize;
 
-    /// Reads a chunk of so many elements.
+    /// Undoes the lossless stage of a chunk of so many elements, into `room` if there is one: what [`Compressor::decoder`] reads.
+    ///
+    /// # Errors
+    /// Bytes that no encoder makes; more than the chunk can have is never allocated.
+    fn unpack<'a>(
+        &self,
+        bytes: &'a [u8],
+        elements: usize,
+        room: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8], CodecError> {
+        let _ = (elements, room);
+        Ok(bytes)
+    }
+
+    /// Reads a chunk of so many elements, as [`Compressor::unpack`] gives it.
     ///
     /// # Errors
     /// Bytes that no encoder makes.
@@ -190,6 +211,8 @@ pub fn decode(
     bytes: &[u8],
     out: &mut [f32],
 ) -> Result<(), CodecError> {
+    let mut room = Vec::new();
+    let bytes = compressor.unpack(bytes, out.len(), &mut room)?;
     let mut decoder = compressor.decoder(bytes, out.len())?;
     for block in out.chunks_mut(BLOCK) {
         decoder.next(kernels, block)?;
@@ -230,6 +253,8 @@ pub fn fold_chunk(
     is_first: bool,
     accumulator: &mut [f32],
 ) -> Result<(), ChunkError> {
+    let mut room = Vec::new();
+    let bytes = compressor.unpack(bytes, accumulator.len(), &mut room)?;
     let mut decoder = compressor.decoder(bytes, accumulator.len())?;
     let mut block = [0.0; BLOCK];
     for (index, target) in accumulator.chunks_mut(BLOCK).enumerate() {

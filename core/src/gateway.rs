@@ -16,7 +16,7 @@ mod watch;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::aggregate::{Needs, Report, Weight};
-use crate::compress::Codec;
+use crate::compress::Coding;
 use crate::event::{Event, Objection};
 use crate::fold;
 use crate::ids::{Attempt, DomainId, NodeId, Round};
@@ -109,7 +109,7 @@ pub struct Gateway {
     /// Nobody here is asked in any round.
     looks_on: bool,
     /// How the domain's sum travels.
-    codec: Codec,
+    codec: Coding,
     model: Option<ModelRef>,
     obtaining: Option<(Round, Option<Hash>, Hash)>,
     obtain_tries: u32,
@@ -246,7 +246,7 @@ impl Gateway {
             layout,
             hands_on: false,
             looks_on: false,
-            codec: Codec::None,
+            codec: Coding::PLAIN,
             model: None,
             obtaining: None,
             obtain_tries: 0,
@@ -273,7 +273,7 @@ impl Gateway {
     }
 
     /// For sums that travel in this codec: as they are by default.
-    pub fn with_codec(self, codec: Codec) -> Self {
+    pub fn with_codec(self, codec: Coding) -> Self {
         Gateway { codec, ..self }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::aggregate::Needs;
-use crate::compress::Codec;
+use crate::compress::Coding;
 use crate::congestion::Law;
 use crate::ids::{DomainId, NodeId, Round};
 use crate::staleness::AsyncPlan;
@@ -422,7 +422,7 @@ pub struct LinkPlan {
     /// What `run` and `sim` impose on it.
     pub emulate: Emulate,
     /// How contributions travel towards the coordinator.
-    pub codec: Codec,
+    pub codec: Coding,
     /// How much may be on the way, each way.
     pub congestion: Law,
 }
@@ -519,10 +519,10 @@ impl Plan {
     }
 
     /// How a domain's sums travel to the coordinator: within its own domain as they are. Updates that the rule must see one by one do, too.
-    pub fn codec(&self, domain: &DomainId) -> Codec {
+    pub fn codec(&self, domain: &DomainId) -> Coding {
         match self.link(domain, &self.coordinator.domain()) {
             Some(link) if self.aggregator.needs == Needs::Sum => link.codec,
-            _ => Codec::None,
+            _ => Coding::PLAIN,
         }
     }
 

@@ -291,7 +291,7 @@ mod tests {
             exponent: 0,
             chunks: vec![Hash::default(); (ELEMENTS_MAX as usize).div_ceil(CHUNK_ELEMENTS)],
             encoding: Encoding {
-                codec: Codec::Fp16,
+                codec: Codec::Fp16.into(),
                 sizes: vec![u32::MAX; (ELEMENTS_MAX as usize).div_ceil(CHUNK_ELEMENTS)],
             },
         });

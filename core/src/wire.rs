@@ -11,7 +11,7 @@ mod heartbeat;
 use serde::{Deserialize, Serialize};
 
 use crate::aggregate::{Needs, Report, Weight};
-use crate::compress::Codec;
+use crate::compress::Coding;
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::membership::Word;
 use crate::plan::SyncEvery;
@@ -29,7 +29,7 @@ pub const VERSION: u16 = 2;
 
 /// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0xDF65_A861_19AB_2320;
+pub const FINGERPRINT: u64 = 0x6CC1_F04E_4C93_92FA;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;
@@ -298,8 +298,8 @@ pub struct Contribution {
 /// How the chunks of a contribution are encoded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Encoding {
-    /// The codec.
-    pub codec: Codec,
+    /// The codec, and the lossless stage behind it.
+    pub codec: Coding,
     /// The bytes of each chunk; empty for plain `f32`, whose size is known.
     pub sizes: Vec<u32>,
 }
@@ -308,7 +308,7 @@ impl Encoding {
     /// The bytes of a chunk of so many elements; none if there is no such chunk.
     pub fn chunk_bytes(&self, index: usize, elements: usize) -> Option<usize> {
         match self.codec {
-            Codec::None => Some(elements * 4),
+            Coding::PLAIN => Some(elements * 4),
             _ => self.sizes.get(index).map(|size| *size as usize),
         }
     }
@@ -316,7 +316,7 @@ impl Encoding {
     /// The bytes of all chunks of that many elements altogether.
     pub fn bytes(&self, elements: usize) -> u64 {
         match self.codec {
-            Codec::None => elements as u64 * 4,
+            Coding::PLAIN => elements as u64 * 4,
             _ => self.sizes.iter().map(|size| u64::from(*size)).sum(),
         }
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 use tombolo_core::aggregate::{self, Needs};
-use tombolo_core::compress::{Codec, MILLION};
+use tombolo_core::compress::{Codec, Coding, MILLION};
 use tombolo_core::congestion::Law;
 use tombolo_core::congestion::delay_gradient::Settings;
 use tombolo_core::plan::{
@@ -190,13 +190,13 @@ fn heartbeat(plan: &HeartbeatPlan) -> String {
 
 fn show_link(link: &LinkPlan) -> String {
     let (a, b) = &link.between;
-    let codec = match link.codec {
-        Codec::None => String::new(),
+    let codec = match link.codec.codec {
+        _ if link.codec == Coding::PLAIN => String::new(),
         Codec::TopK { share, .. } => {
             let percent = f64::from(share) * 100.0 / f64::from(MILLION);
             format!(" {} {percent}%", link.codec)
         }
-        plain => format!(" {plain}"),
+        _ => format!(" {}", link.codec),
     };
     let congestion = match link.congestion {
         Law::Cubic => String::new(),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Debug, Write};
 
 use serde::{Deserialize, Serialize};
+use tombolo_core::compress::{Coding, Lossless};
 use tombolo_core::congestion::Law;
 use tombolo_core::plan::{
     AggregatorPlan, InnerPlan, LinkPlan, ModelPlan, OuterPlan, Partition, Plan, Precision,
@@ -239,7 +240,13 @@ impl SharedKeys {
             &format!("link.emulate between {first} and {second}"),
             emulate,
         );
+        let Coding { codec, lossless } = codec;
         self.add(&format!("link.codec between {first} and {second}"), codec);
+        if *lossless != Lossless::None {
+            // As below: a link without a stage has the hash it always had.
+            let name = format!("link.codec, lossless, between {first} and {second}");
+            self.add(&name, lossless);
+        }
         if *congestion != Law::Cubic {
             // A link of the default has the hash it always had.
             self.add(

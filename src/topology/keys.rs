@@ -38,6 +38,8 @@ pub(super) enum Kind {
     Place,
     /// A path.
     Path,
+    /// A codec, a lossless stage, or one behind the other: `topk+fp16+zstd`.
+    Codec,
     /// Any words on one line.
     Text,
     /// `ip:port`.

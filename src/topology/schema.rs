@@ -7,6 +7,8 @@ use super::keys::{FILE, Key, Kind, Stage, Table};
 
 /// The naming rule as a regular expression.
 const NAME: &str = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$";
+const CODEC: &str =
+    "^((none|fp16|bf16|int8|topk|topk\\+fp16)(\\+(snappy|lz4|zstd))?|snappy|lz4|zstd)$";
 const NODE: &str = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?/[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$";
 const DURATION: &str = "^[0-9]+(\\.[0-9]+)? ?(us|ms|s|min|h|d)$";
 
@@ -76,6 +78,7 @@ fn kind(of: Kind) -> Value {
         Kind::Node => json!({ "type": "string", "pattern": NODE }),
         Kind::Place => json!({ "anyOf": [kind(Kind::Name), kind(Kind::Node)] }),
         Kind::Word | Kind::Path | Kind::Text => json!({ "type": "string", "minLength": 1 }),
+        Kind::Codec => json!({ "type": "string", "pattern": CODEC }),
         Kind::Socket | Kind::HostPort => json!({ "type": "string", "pattern": ":[0-9]{1,5}$" }),
         Kind::Sha256 => json!({ "type": "string", "pattern": "^[0-9a-fA-F]{64}$" }),
         Kind::Store => {

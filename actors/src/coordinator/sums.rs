@@ -15,7 +15,7 @@ use crate::link::{self, Incoming};
 use crate::shell::Handle;
 use crate::slab::SlabMut;
 use tombolo_core::aggregate::{Needs, Weight};
-use tombolo_core::compress::{self, Codec, Compressor, Kernels};
+use tombolo_core::compress::{self, Coding, Compressor, Kernels};
 use tombolo_core::coordinator::{FoldError, NoteError};
 use tombolo_core::fold::{self, ByteFold};
 use tombolo_core::ids::DomainId;
@@ -109,7 +109,7 @@ async fn fold_once(setup: &Setup, domains: &[Domain], spoilt: &Spoilt) -> Result
     let mut sources = sources(setup, domains, spoilt).await?;
     let encodings = domains.iter().map(|(noted, _)| &noted.encoding);
     let coder = |encoding: &Encoding| match encoding.codec {
-        Codec::None => None,
+        Coding::PLAIN => None,
         codec => Some(codec.compressor()),
     };
     let compressors: Vec<Option<Box<dyn Compressor>>> = encodings.map(coder).collect();

@@ -44,11 +44,12 @@ pub fn remember(
 ) -> Result<(), FoldError> {
     assert_eq!(sum.len(), pending.len(), "one residual an element");
     let factor = fold::power(exponent)?;
-    let mut decoded = [0.0; BLOCK];
+    let (mut decoded, mut room) = ([0.0; BLOCK], Vec::new());
     let chunks = sum.chunks(CHUNK_ELEMENTS);
     let pending = pending.chunks_mut(CHUNK_ELEMENTS);
     for ((sum, pending), bytes) in chunks.zip(pending).zip(encoded.chunks()) {
         let ours = "our own encoding can be read";
+        let bytes = compressor.unpack(bytes, sum.len(), &mut room).expect(ours);
         let mut decoder = compressor.decoder(bytes, sum.len()).expect(ours);
         for (sum, pending) in sum.chunks(BLOCK).zip(pending.chunks_mut(BLOCK)) {
             let decoded = &mut decoded[..sum.len()];

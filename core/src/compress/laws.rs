@@ -6,9 +6,10 @@ use super::*;
 use crate::rng::Rng;
 use crate::wire::CHUNK_ELEMENTS;
 
-fn all() -> Vec<Codec> {
+/// Every codec alone, then each with a lossless stage behind it.
+fn all() -> Vec<Coding> {
     let top = |share, halves| Codec::TopK { share, halves };
-    vec![
+    let codecs = [
         Codec::None,
         Codec::Fp16,
         Codec::Bf16,
@@ -17,7 +18,15 @@ fn all() -> Vec<Codec> {
         top(10_000, true),
         top(500_000, true),
         top(MILLION, false),
-    ]
+    ];
+    let stages = [Lossless::Snappy, Lossless::Lz4, Lossless::Zstd];
+    let mut all: Vec<Coding> = codecs.map(Coding::from).into();
+    for (at, codec) in codecs.into_iter().enumerate() {
+        // One stage a codec: what packs sees bytes only.
+        let lossless = stages[at % stages.len()];
+        all.push(Coding { codec, lossless });
+    }
+    all
 }
 
 fn random(len: usize, seed: u64) -> Vec<f32> {
@@ -26,13 +35,13 @@ fn random(len: usize, seed: u64) -> Vec<f32> {
     (0..len).map(|_| one(&mut rng)).collect()
 }
 
-fn encode(codec: Codec, kernels: Kernels, values: &[f32]) -> Encoded {
+fn encode(codec: Coding, kernels: Kernels, values: &[f32]) -> Encoded {
     let mut encoded = Encoded::default();
     codec.compressor().encode(kernels, values, &mut encoded);
     encoded
 }
 
-fn decode_all(codec: Codec, encoded: &Encoded, len: usize) -> Vec<f32> {
+fn decode_all(codec: Coding, encoded: &Encoded, len: usize) -> Vec<f32> {
     let compressor = codec.compressor();
     let mut out = vec![0.0; len];
     assert_eq!(encoded.len(), len.div_ceil(CHUNK_ELEMENTS));
@@ -68,7 +77,7 @@ fn what_comes_back_is_near_what_was_sent() {
                 .zip(&back)
                 .map(|(a, b)| far(a, b))
                 .fold(0.0, f32::max);
-            match codec {
+            match codec.codec {
                 Codec::None
                 | Codec::TopK {
                     share: MILLION,
@@ -167,7 +176,7 @@ fn what_is_not_finite_is_refused_after_decoding_and_what_is_finite_stays_so() {
                 &mut sum,
             )
         };
-        if codec != Codec::Bf16 {
+        if codec.codec != Codec::Bf16 {
             values[77] = -f32::MAX;
             fold(&values).unwrap();
         }
@@ -232,10 +241,44 @@ fn nothing_is_lost_over_rounds() {
 #[test]
 fn names_are_read_back() {
     for codec in all() {
-        let read: Codec = codec.to_string().parse().unwrap();
+        let read: Coding = codec.to_string().parse().unwrap();
         assert_eq!(read.to_string(), codec.to_string());
     }
     assert!("topk+int8".parse::<Codec>().is_err());
+    let alone: Coding = "lz4".parse().unwrap();
+    assert_eq!(alone.to_string(), "none+lz4");
+    for wrong in [
+        "",
+        "+",
+        "lz4+zstd",
+        "zstd+fp16",
+        "fp16+none",
+        "fp16+",
+        "+lz4",
+        "topk+int8+lz4",
+    ] {
+        assert!(wrong.parse::<Coding>().is_err(), "{wrong:?}");
+    }
+}
+
+/// What a lossless stage packs decodes to the same bits as without it.
+#[test]
+fn a_lossless_stage_changes_bytes_and_no_number() {
+    let mut values = random(CHUNK_ELEMENTS + 77, 3);
+    values[5000..90_000].fill(0.0);
+    values[6000] = -0.0;
+    for codec in [Codec::None, Codec::Fp16, Codec::Int8] {
+        let plain = encode(codec.into(), Kernels::widest(), &values);
+        let expected = decode_all(codec.into(), &plain, values.len());
+        for lossless in [Lossless::Snappy, Lossless::Lz4, Lossless::Zstd] {
+            let coding = Coding { codec, lossless };
+            let packed = encode(coding, Kernels::widest(), &values);
+            assert!(packed.bytes().len() < plain.bytes().len(), "{coding}");
+            let found = decode_all(coding, &packed, values.len());
+            let bits = |out: &[f32]| out.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&found), bits(&expected), "{coding}");
+        }
+    }
 }
 
 proptest! {
@@ -244,7 +287,7 @@ proptest! {
     fn any_bytes_are_refused_or_read(
         bytes in prop::collection::vec(any::<u8>(), 0..200),
         elements in 0usize..300,
-        which in 0usize..8,
+        which in 0usize..16,
     ) {
         let compressor = all()[which].compressor();
         let mut out = vec![0.0; elements];
@@ -253,7 +296,7 @@ proptest! {
 
     /// A changed byte is an error or another chunk.
     #[test]
-    fn a_flipped_bit_is_refused_or_read(which in 0usize..8, at in any::<prop::sample::Index>(), bit in 0u8..8) {
+    fn a_flipped_bit_is_refused_or_read(which in 0usize..16, at in any::<prop::sample::Index>(), bit in 0u8..8) {
         let codec = all()[which];
         let encoded = encode(codec, Kernels::PORTABLE, &random(600, 1));
         let mut bytes = encoded.bytes().to_vec();

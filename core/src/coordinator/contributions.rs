@@ -2,7 +2,7 @@
 
 use super::round::Phase;
 use super::{Coordinator, Effect, NoteError};
-use crate::compress::Codec;
+use crate::compress::Coding;
 use crate::event::Event;
 use crate::ids::{Attempt, DomainId, Round};
 use crate::machine::Context;
@@ -184,7 +184,7 @@ impl Coordinator {
 }
 
 /// Whether a contribution is encoded as the plan says, in chunks of sizes that can be.
-fn encoded(contribution: &Contribution, elements: usize, codec: Codec) -> Result<(), String> {
+fn encoded(contribution: &Contribution, elements: usize, codec: Coding) -> Result<(), String> {
     let Encoding {
         codec: found,
         sizes,
@@ -194,7 +194,7 @@ fn encoded(contribution: &Contribution, elements: usize, codec: Codec) -> Result
             "it is encoded as {found} where the plan has {codec}"
         ));
     }
-    if codec == Codec::None {
+    if codec.is_plain() {
         let plain = sizes.is_empty();
         return plain
             .then_some(())

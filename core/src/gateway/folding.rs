@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ATTEMPTS_MAX, Effect, FAILURES_MAX, Folding, Gateway, Weighed};
 use crate::aggregate::Weight;
-use crate::compress::Codec;
+use crate::compress::Coding;
 use crate::event::{Event, Objection};
 use crate::fold;
 use crate::ids::{Attempt, NodeId, Round};
@@ -33,7 +33,7 @@ pub struct Gather {
     /// The power of two to divide by.
     pub exponent: i32,
     /// How the sum travels.
-    pub codec: Codec,
+    pub codec: Coding,
     /// Where each slice lies.
     pub parts: Vec<(u32, RegionRef)>,
 }

@@ -1,6 +1,7 @@
 //! One message of each kind, for tests that must know them all.
 
 use super::*;
+use crate::compress::{Codec, Lossless};
 use crate::view::Out;
 
 /// A kind's name. A new variant does not compile before it is named here, and a test wants a sample of every name.
@@ -154,9 +155,12 @@ pub fn controls() -> Vec<Control> {
             exponent: 3,
             chunks: vec![hash],
             encoding: Encoding {
-                codec: Codec::TopK {
-                    share: 10_000,
-                    halves: true,
+                codec: Coding {
+                    codec: Codec::TopK {
+                        share: 10_000,
+                        halves: true,
+                    },
+                    lossless: Lossless::Zstd,
                 },
                 sizes: vec![77],
             },

@@ -15,7 +15,6 @@ use tombolo_core::aggregate::feedback::{self, Drift};
 use tombolo_core::aggregate::{
     self, AggregateError, Aggregator, BUILT_IN, EachFold, Needs, Report, Weight,
 };
-use tombolo_core::compress::Codec;
 use tombolo_core::event::{Event, RoundRecord};
 use tombolo_core::ids::{DomainId, NodeId, Round};
 use tombolo_core::plan::{Clip, Plan};
@@ -211,7 +210,7 @@ impl Fold {
 
     fn check_fold(&mut self, cx: &mut Cx<'_>, record: &RoundRecord, seen: &Seen) {
         let mut domains = cx.plan.domains.iter();
-        let lossy = domains.any(|domain| cx.plan.codec(&domain.id) != Codec::None);
+        let lossy = domains.any(|domain| !cx.plan.codec(&domain.id).is_lossless());
         let weights = self.weighed.get(&record.round).cloned();
         let (Some(weights), Some(mean), false) = (weights, &seen.mean, self.blind) else {
             self.blind |= lossy;

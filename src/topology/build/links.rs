@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tombolo_core::aggregate::Needs;
-use tombolo_core::compress::{Codec, MILLION};
+use tombolo_core::compress::{Codec, Coding, MILLION};
 use tombolo_core::congestion::Law;
 use tombolo_core::congestion::delay_gradient::Settings;
 use tombolo_core::ids::DomainId;
@@ -74,15 +74,16 @@ pub(super) fn plan(
 }
 
 /// How contributions travel over a link.
-fn codec(link: &Section) -> Codec {
-    let codec = link.word("codec").parse().unwrap_or_default();
-    match codec {
+fn codec(link: &Section) -> Coding {
+    let coding: Coding = link.word("codec").parse().unwrap_or_default();
+    let codec = match coding.codec {
         Codec::TopK { halves, .. } => Codec::TopK {
             share: (link.number("share") * f64::from(MILLION)).round() as u32,
             halves,
         },
         plain => plain,
-    }
+    };
+    Coding { codec, ..coding }
 }
 
 /// The law of a link's connections.

@@ -83,10 +83,13 @@ pub(in crate::topology) static LINK: Table = Table {
     keys: &[
         key("between", List(&Kind::Name, 2, 2), "The two domains.").required(),
         later("cap", "The highest rate."),
-        key("codec", Word, "The encoding of contributions.")
-            .words(&["none", "fp16", "bf16", "int8", "topk", "topk+fp16"])
-            .later(&["auto", "snappy", "lz4", "zstd"])
-            .or("\"none\""),
+        key(
+            "codec",
+            Kind::Codec,
+            "The encoding of contributions, and a lossless stage behind it.",
+        )
+        .later(&["auto"])
+        .or("\"none\""),
         key(
             "share",
             Share(100.0),

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use toml::de::{DeArray, DeValue};
 
+use tombolo_core::compress::Coding;
 use tombolo_core::ids::{NodeId, is_name};
 use tombolo_core::plan::SyncEvery;
 
@@ -160,6 +161,10 @@ fn read_text(
         }
         Kind::Path if text.is_empty() || text.contains('\0') => Err(Some(refuse("is not a path"))),
         Kind::Path => Ok(Read::Right(as_text())),
+        Kind::Codec => match text.parse::<Coding>() {
+            Ok(_) => Ok(Read::Right(Value::Word(text.to_owned()))),
+            Err(_) => Err(Some(unknown_codec(key, kind, text))),
+        },
         Kind::Text if text.is_empty() || text.contains(char::is_control) => {
             Err(Some(refuse("is not one line of text")))
         }
@@ -327,6 +332,24 @@ fn unknown_word(key: &Key, kind: Kind, text: &str) -> Refused {
     }
 }
 
+/// Suggests the nearest name for each part.
+fn unknown_codec(key: &Key, kind: Kind, text: &str) -> Refused {
+    let message = format!("`{}` cannot be {:?}", key.name, shown(text));
+    let refused = Refused::new(message, format!("expected {}", expected(key, kind)));
+    let part = |part| nearest(part, CODEC_PARTS.iter().copied()).unwrap_or(part);
+    let meant: Vec<&str> = text.split('+').map(part).collect();
+    let meant = meant.join("+");
+    match meant.parse::<Coding>() {
+        Ok(_) => refused.help(format!("did you mean {meant:?}?")),
+        Err(_) => refused,
+    }
+}
+
+/// What codecs are written of.
+const CODEC_PARTS: &[&str] = &[
+    "none", "fp16", "bf16", "int8", "topk", "snappy", "lz4", "zstd",
+];
+
 fn unknown_rule(key: &Key, text: &str, registered: &[String]) -> Refused {
     let message = format!("there is no aggregation rule {:?}", shown(text));
     let refused = Refused::new(message, "neither built in nor registered");
@@ -390,6 +413,9 @@ pub(super) fn expected(key: &Key, kind: Kind) -> String {
         Kind::Above(limit, most) => format!("a number above {limit}, at most {most:e}"),
         Kind::Flag => "true or false".into(),
         Kind::Word | Kind::Rule => return alternatives(key.words),
+        Kind::Codec => {
+            "none, fp16, bf16, int8, topk or topk+fp16 in quotes, with +snappy, +lz4 or +zstd behind it or not".into()
+        }
         Kind::Name => "a name in quotes".into(),
         Kind::Node => "a node, such as \"hq/gate\"".into(),
         Kind::Place => "a domain or a node, such as \"hq\" or \"hq/gate\"".into(),

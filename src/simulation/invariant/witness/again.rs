@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tombolo_core::aggregate::{self, Aggregator, Weight};
-use tombolo_core::compress::{self, Codec, Encoded, Kernels};
+use tombolo_core::compress::{self, Coding, Encoded, Kernels};
 use tombolo_core::ids::DomainId;
 use tombolo_core::plan::{NodePlan, Plan};
 use tombolo_core::wire::CHUNK_ELEMENTS;
@@ -90,7 +90,7 @@ fn reference(plan: &Plan, counted: &[Counted<'_>], residuals: &mut Residuals) ->
         let power = 2f32.powi(((domain.to_bits() >> 52) & 0x7FF) as i32 - 1023);
         let of = by_rank[0].0.node.domain();
         let mut scaled: Vec<f32> = sum.iter().map(|element| element * (1.0 / power)).collect();
-        if plan.codec(&of) != Codec::None {
+        if !plan.codec(&of).is_lossless() {
             let kept = residuals.entry(of.clone()).or_default();
             for (scaled, kept) in scaled.iter_mut().zip(kept.iter()) {
                 *scaled += kept * (1.0 / power);
@@ -111,7 +111,7 @@ fn reference(plan: &Plan, counted: &[Counted<'_>], residuals: &mut Residuals) ->
 }
 
 /// What arrives of these numbers.
-fn sent(codec: Codec, values: &[f32]) -> Vec<f32> {
+fn sent(codec: Coding, values: &[f32]) -> Vec<f32> {
     let (compressor, kernels) = (codec.compressor(), Kernels::PORTABLE);
     let (mut encoded, mut sent) = (Encoded::default(), vec![0.0; values.len()]);
     compressor.encode(kernels, values, &mut encoded);
