@@ -5,6 +5,7 @@
 //! what the peer fetches from the node's [`Shelf`], and notes every frame for the heartbeat.
 
 mod greeting;
+mod packed;
 mod redial;
 mod session;
 mod shelf;
@@ -31,6 +32,7 @@ use tombolo_core::tensor::Hash;
 use tombolo_core::text::clip;
 use tombolo_core::wire::{Control, FrameHeader, Lack, Object, codec};
 
+pub use packed::Unpacking;
 pub use redial::REDIAL_MOST;
 pub use shelf::{Held, Holder, Shelf};
 pub use wire::{Agreed, Wire};
@@ -54,9 +56,9 @@ const SERVES_MAX: usize = 16;
 /// An object that comes in: its length and the stream of its raw bytes.
 #[derive(Debug)]
 pub struct Incoming {
-    /// Raw bytes that follow.
+    /// Its bytes.
     pub len: u64,
-    /// Their stream.
+    /// Their stream: raw, but of a model on a link with a lossless stage.
     pub stream: RecvStream,
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::aggregate::Needs;
-use crate::compress::Coding;
+use crate::compress::{Coding, Lossless};
 use crate::congestion::Law;
 use crate::ids::{DomainId, NodeId, Round};
 use crate::staleness::AsyncPlan;
@@ -81,6 +81,8 @@ pub struct RoundPlan {
     pub absent: BTreeMap<Round, Vec<NodeId>>,
     /// Rounds do not wait for each other's nodes: none in the synchronous mode.
     pub asynchronous: Option<AsyncPlan>,
+    /// What packs models on their way down, on links that do not say it themselves.
+    pub codec_down: Lossless,
 }
 
 /// What must have arrived.
@@ -423,6 +425,8 @@ pub struct LinkPlan {
     pub emulate: Emulate,
     /// How contributions travel towards the coordinator.
     pub codec: Coding,
+    /// What packs models that cross it, if it says so itself.
+    pub lossless_down: Option<Lossless>,
     /// How much may be on the way, each way.
     pub congestion: Law,
 }
@@ -523,6 +527,15 @@ impl Plan {
         match self.link(domain, &self.coordinator.domain()) {
             Some(link) if self.aggregator.needs == Needs::Sum => link.codec,
             _ => Coding::PLAIN,
+        }
+    }
+
+    /// What packs models between two domains, if anything: a link's own word before the federation's.
+    pub fn lossless_down(&self, one: &DomainId, other: &DomainId) -> Lossless {
+        let link = self.link(one, other).and_then(|link| link.lossless_down);
+        match one == other {
+            true => Lossless::None,
+            false => link.unwrap_or(self.round.codec_down),
         }
     }
 

@@ -205,7 +205,12 @@ fn show_link(link: &LinkPlan) -> String {
             format!(" {law} (factor {factor}, additive {additive})")
         }
     };
-    format!("{a} - {b}{codec}{congestion} {}", show_path(&link.emulate))
+    let down = match link.lossless_down {
+        None => String::new(),
+        Some(lossless) => format!(" (models: {lossless})"),
+    };
+    let path = show_path(&link.emulate);
+    format!("{a} - {b}{codec}{down}{congestion} {path}")
 }
 
 fn show_path(path: &Emulate) -> String {

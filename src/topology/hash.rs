@@ -121,7 +121,12 @@ impl SharedKeys {
             durability: _,
             absent,
             asynchronous,
+            codec_down,
         } = round;
+        if *codec_down != Lossless::None {
+            // Models that travel as they are leave the hash that always was.
+            self.add("round.codec_down", codec_down);
+        }
         self.add("round.quorum", quorum);
         self.add("round.deadline", deadline);
         self.add("round.grace", grace);
@@ -233,6 +238,7 @@ impl SharedKeys {
             between: (a, b),
             emulate,
             codec,
+            lossless_down,
             congestion,
         } = link;
         let (first, second) = (a.min(b), a.max(b));
@@ -240,6 +246,10 @@ impl SharedKeys {
             &format!("link.emulate between {first} and {second}"),
             emulate,
         );
+        if let Some(lossless) = lossless_down {
+            let name = format!("link.lossless_down between {first} and {second}");
+            self.add(&name, lossless);
+        }
         let Coding { codec, lossless } = codec;
         self.add(&format!("link.codec between {first} and {second}"), codec);
         if *lossless != Lossless::None {

@@ -70,6 +70,7 @@ pub fn plan(folder: &Path) -> Plan {
             durability: Durability::Resend,
             absent: Default::default(),
             asynchronous: None,
+            codec_down: Default::default(),
         },
         model: ModelPlan {
             trainer: TrainerKind::DigitsSoftmax,

@@ -36,6 +36,7 @@ pub fn defaults() -> Plan {
             durability: Durability::Resend,
             absent: BTreeMap::new(),
             asynchronous: None,
+            codec_down: Default::default(),
         },
         model: ModelPlan {
             trainer: TrainerKind::DigitsMlp,

@@ -345,6 +345,7 @@ fn emulated_paths_delay_what_crosses_them() {
             between: ("a".parse().unwrap(), "b".parse().unwrap()),
             emulate,
             codec: Default::default(),
+            lossless_down: None,
             congestion: Default::default(),
         });
         let world = World::new(options).unwrap();

@@ -8,11 +8,13 @@ use quinn::{Connection, ConnectionError, RecvStream, SendStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::greeting::{DUPLICATE, REPLACED};
+use super::packed;
 use super::shelf::heals;
 use super::{Agreed, Incoming, Message, OFFER, Setup, Trouble};
 use crate::node;
 use crate::quic::is_final;
 use crate::shell::Handle;
+use tombolo_core::compress::Lossless;
 use tombolo_core::heartbeat::PERIODS;
 use tombolo_core::ids::NodeId;
 use tombolo_core::mutants;
@@ -389,6 +391,12 @@ pub(super) fn send_object(
     permit: OwnedSemaphorePermit,
 ) {
     let (connection, peer) = (connection.clone(), setup.peer.clone());
+    let (env, ours) = (setup.stage.env.clone(), setup.stage.node.domain());
+    // Parts to heal from are asked of several peers and come as they are.
+    let lossless = match object {
+        Object::Model(_) => setup.stage.plan.lossless_down(&ours, &peer.domain()),
+        _ => Lossless::None,
+    };
     tokio::task::spawn_local(async move {
         // It goes back when the object is out.
         let permit = match mutants::is("permit-leak") {
@@ -399,7 +407,9 @@ pub(super) fn send_object(
             false => Some(permit),
         };
         let sent = async {
-            let mut stream = connection.open_uni().await?;
+            let said = |error: quinn::WriteError| error.to_string();
+            let opened = connection.open_uni().await;
+            let mut stream = opened.map_err(|error| error.to_string())?;
             if heals(object) {
                 // What a round needs goes first on this connection. Fails only if the stream is closed, and then writing does, too.
                 stream.set_priority(HEAL_PRIORITY).ok();
@@ -408,14 +418,15 @@ pub(super) fn send_object(
                 tag,
                 len: bytes.len() as u64,
             };
-            stream.write_all(&header.to_bytes()).await?;
-            stream.write_chunk(bytes).await?;
-            stream
-                .finish()
-                .map_err(|_| quinn::WriteError::ClosedStream)?;
+            stream.write_all(&header.to_bytes()).await.map_err(said)?;
+            match lossless {
+                Lossless::None => stream.write_chunk(bytes).await.map_err(said)?,
+                lossless => packed::send(env.as_ref(), lossless, bytes, &mut stream).await?,
+            }
+            stream.finish().map_err(|error| error.to_string())?;
             // The stream must live until its data has been received.
             stream.stopped().await.ok();
-            Ok::<(), quinn::WriteError>(())
+            Ok::<(), String>(())
         };
         if let Err(error) = sent.await {
             tracing::debug!(%peer, ?object, %error, "object was not sent");

@@ -11,9 +11,10 @@ use super::Setup;
 use super::as_gateway::Shop;
 use super::heal::{Unhealed, heal};
 use crate::collective::{region_ref, write_header};
-use crate::link::{self, Held, Incoming};
+use crate::link::{self, Held, Incoming, Unpacking};
 use crate::shell::ASKS_MAX;
 use crate::verbs;
+use tombolo_core::compress::Lossless;
 use tombolo_core::fold::ByteFold;
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::outline::{self, CHUNK_BYTES, Outline, Outliner};
@@ -197,7 +198,7 @@ async fn fill(
     outliner: &mut Outliner,
 ) -> Result<(), String> {
     let (object, elements) = (Object::Model(round), setup.layout.len());
-    let mut incoming = fetch(setup, object).await?;
+    let incoming = fetch(setup, object).await?;
     if incoming.len() != elements as u64 * 4 {
         return Err(format!(
             "{object:?} has {} bytes, expected {}",
@@ -205,6 +206,7 @@ async fn fill(
             elements * 4
         ));
     }
+    let mut incoming = incoming.unpacked(setup);
     let mut target = draft.region.f32s_mut();
     let target = &mut target[REGION_HEADER_BYTES / 4..];
     for target in target.chunks_mut(crate::verbs::READ_BYTES / 4) {
@@ -228,6 +230,8 @@ async fn fill(
 enum Stream {
     Here(Bytes),
     There(Incoming),
+    /// A model over a link with a lossless stage, and what is left of the piece that came last.
+    Packed(Unpacking, Bytes),
 }
 
 impl Stream {
@@ -235,6 +239,21 @@ impl Stream {
         match self {
             Stream::Here(bytes) => bytes.len() as u64,
             Stream::There(incoming) => incoming.len,
+            Stream::Packed(_, rest) => rest.len() as u64,
+        }
+    }
+
+    /// The same model taken apart, if it comes packed.
+    fn unpacked(self, setup: &Setup) -> Self {
+        let (ours, from) = (setup.stage.node.domain(), setup.coordinator().domain());
+        let lossless = setup.stage.plan.lossless_down(&ours, &from);
+        match (self, lossless) {
+            (Stream::There(incoming), lossless) if lossless != Lossless::None => {
+                let bytes = setup.layout.len() * 4;
+                let unpacking = Unpacking::new(incoming, lossless, bytes);
+                Stream::Packed(unpacking, Bytes::new())
+            }
+            (stream, _) => stream,
         }
     }
 
@@ -242,6 +261,13 @@ impl Stream {
     async fn next(&mut self, setup: &Setup, most: usize) -> Result<Bytes, String> {
         match self {
             Stream::Here(bytes) => Ok(bytes.split_to(most.min(bytes.len()))),
+            Stream::Packed(unpacking, rest) => {
+                if rest.is_empty() {
+                    let env = setup.stage.env.as_ref();
+                    *rest = unpacking.next(env, stall(setup)).await?;
+                }
+                Ok(rest.split_to(most.min(rest.len())))
+            }
             Stream::There(incoming) => {
                 let stall = stall(setup);
                 tokio::select! {

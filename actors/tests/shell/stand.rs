@@ -293,6 +293,7 @@ fn plan() -> Plan {
             patience: Duration::from_secs(900),
             durability: Durability::Resend,
             asynchronous: None,
+            codec_down: Default::default(),
             absent: Default::default(),
         },
         model: ModelPlan {

@@ -30,6 +30,7 @@ pub fn plan(sizes: &[usize]) -> Plan {
             durability: Durability::Resend,
             absent: Default::default(),
             asynchronous: None,
+            codec_down: Default::default(),
         },
         model: ModelPlan {
             trainer: TrainerKind::DigitsSoftmax,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tombolo_core::aggregate::Needs;
-use tombolo_core::compress::{Codec, Coding, MILLION};
+use tombolo_core::compress::{Codec, Coding, Lossless, MILLION};
 use tombolo_core::congestion::Law;
 use tombolo_core::congestion::delay_gradient::Settings;
 use tombolo_core::ids::DomainId;
@@ -66,6 +66,7 @@ pub(super) fn plan(
                 between: (a, b),
                 emulate: emulate(link.section("emulate")),
                 codec: codec(link),
+                lossless_down: lossless_down(link),
                 congestion: congestion(link),
             });
         }
@@ -84,6 +85,12 @@ fn codec(link: &Section) -> Coding {
         plain => plain,
     };
     Coding { codec, ..coding }
+}
+
+/// What packs models over a link, if it says so.
+fn lossless_down(link: &Section) -> Option<Lossless> {
+    let gives = link.gives("lossless_down");
+    gives.then(|| link.word("lossless_down").parse().unwrap_or_default())
 }
 
 /// The law of a link's connections.

@@ -157,6 +157,7 @@ pub(super) fn plan(file: &Section, domains: &Domains<'_>, mistakes: &mut Mistake
         },
         absent,
         asynchronous,
+        codec_down: section.word("codec_down").parse().unwrap_or_default(),
     }
 }
 

@@ -91,6 +91,12 @@ pub(in crate::topology) static LINK: Table = Table {
         .later(&["auto"])
         .or("\"none\""),
         key(
+            "lossless_down",
+            Word,
+            "The lossless stage of models that cross this link; default: `codec_down`.",
+        )
+        .words(&["none", "snappy", "lz4", "zstd"]),
+        key(
             "share",
             Share(100.0),
             "The share of elements that top-k sends.",

@@ -125,9 +125,9 @@ pub(in crate::topology) static ROUND: Table = Table {
         key(
             "codec_down",
             Word,
-            "The encoding of the model on its way down.",
+            "The lossless stage of models on their way down, where a link does not say its own.",
         )
-        .words(&["none"])
+        .words(&["none", "snappy", "lz4", "zstd"])
         .later(CODECS)
         .or("\"none\""),
         key(
