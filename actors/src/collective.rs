@@ -324,11 +324,11 @@ impl Bench {
         }
         let parcel = Parcel {
             chunks: encoded.chunks().map(Hash::of_bytes).collect(),
-            encoding: Encoding {
-                codec: gather.codec,
-                // A chunk's bytes fit: it has no more than 2^18 elements.
-                sizes: encoded.chunks().map(|chunk| chunk.len() as u32).collect(),
-            },
+            // A chunk's bytes fit: it has no more than 2^18 elements.
+            encoding: Encoding::new(
+                gather.codec,
+                encoded.chunks().map(|chunk| chunk.len() as u32).collect(),
+            ),
         };
         Ok((Bytes::from(encoded.take()), parcel))
     }

@@ -251,7 +251,7 @@ impl std::fmt::Debug for Hash {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compress::Codec;
+    use crate::compress::{Codec, Lossless};
     use crate::wire::{Contribution, Control, DomainJoin, Encoding, codec};
 
     #[test]
@@ -291,7 +291,8 @@ mod tests {
             exponent: 0,
             chunks: vec![Hash::default(); (ELEMENTS_MAX as usize).div_ceil(CHUNK_ELEMENTS)],
             encoding: Encoding {
-                codec: Codec::Fp16.into(),
+                codec: Codec::Fp16,
+                lossless: Lossless::None,
                 sizes: vec![u32::MAX; (ELEMENTS_MAX as usize).div_ceil(CHUNK_ELEMENTS)],
             },
         });

@@ -11,7 +11,7 @@ mod heartbeat;
 use serde::{Deserialize, Serialize};
 
 use crate::aggregate::{Needs, Report, Weight};
-use crate::compress::Coding;
+use crate::compress::{Codec, Coding, Lossless};
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::membership::Word;
 use crate::plan::SyncEvery;
@@ -298,16 +298,37 @@ pub struct Contribution {
 /// How the chunks of a contribution are encoded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Encoding {
-    /// The codec, and the lossless stage behind it.
-    pub codec: Coding,
+    /// The codec.
+    pub codec: Codec,
+    /// The lossless stage behind it. Notes on disk that were written before there was one do not name it.
+    #[serde(default)]
+    pub lossless: Lossless,
     /// The bytes of each chunk; empty for plain `f32`, whose size is known.
     pub sizes: Vec<u32>,
 }
 
 impl Encoding {
+    /// Chunks of these sizes.
+    pub fn new(coding: Coding, sizes: Vec<u32>) -> Self {
+        let Coding { codec, lossless } = coding;
+        Encoding {
+            codec,
+            lossless,
+            sizes,
+        }
+    }
+
+    /// The codec and the stage behind it.
+    pub fn coding(&self) -> Coding {
+        Coding {
+            codec: self.codec,
+            lossless: self.lossless,
+        }
+    }
+
     /// The bytes of a chunk of so many elements; none if there is no such chunk.
     pub fn chunk_bytes(&self, index: usize, elements: usize) -> Option<usize> {
-        match self.codec {
+        match self.coding() {
             Coding::PLAIN => Some(elements * 4),
             _ => self.sizes.get(index).map(|size| *size as usize),
         }
@@ -315,7 +336,7 @@ impl Encoding {
 
     /// The bytes of all chunks of that many elements altogether.
     pub fn bytes(&self, elements: usize) -> u64 {
-        match self.codec {
+        match self.coding() {
             Coding::PLAIN => elements as u64 * 4,
             _ => self.sizes.iter().map(|size| u64::from(*size)).sum(),
         }

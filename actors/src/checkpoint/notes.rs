@@ -242,3 +242,17 @@ pub(crate) fn journal(contribution: &Contribution, term: Epoch) -> String {
 fn chunk(journal: &str, index: usize) -> String {
     format!("{journal}/{index:06}.f32")
 }
+
+#[cfg(test)]
+mod tests {
+    use tombolo_core::compress::Codec;
+    use tombolo_core::wire::Encoding;
+
+    /// A note that a build without lossless stages left on disk is read by this one.
+    #[test]
+    fn an_encoding_that_names_no_lossless_stage_has_none() {
+        let old = r#"{"codec":"Fp16","sizes":[8,9]}"#;
+        let read: Encoding = serde_json::from_str(old).unwrap();
+        assert_eq!(read, Encoding::new(Codec::Fp16.into(), vec![8, 9]));
+    }
+}

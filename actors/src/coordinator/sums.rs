@@ -108,7 +108,7 @@ async fn patiently<T>(
 async fn fold_once(setup: &Setup, domains: &[Domain], spoilt: &Spoilt) -> Result<SlabMut, Trouble> {
     let mut sources = sources(setup, domains, spoilt).await?;
     let encodings = domains.iter().map(|(noted, _)| &noted.encoding);
-    let coder = |encoding: &Encoding| match encoding.codec {
+    let coder = |encoding: &Encoding| match encoding.coding() {
         Coding::PLAIN => None,
         codec => Some(codec.compressor()),
     };

@@ -7,7 +7,7 @@ use crate::event::Event;
 use crate::ids::{Attempt, DomainId, Round};
 use crate::machine::Context;
 use crate::mutants;
-use crate::wire::{Answer, CHUNK_ELEMENTS, Contribution, Control, Encoding};
+use crate::wire::{Answer, CHUNK_ELEMENTS, Contribution, Control};
 
 impl Coordinator {
     pub(super) fn on_contribute(
@@ -185,11 +185,8 @@ impl Coordinator {
 
 /// Whether a contribution is encoded as the plan says, in chunks of sizes that can be.
 fn encoded(contribution: &Contribution, elements: usize, codec: Coding) -> Result<(), String> {
-    let Encoding {
-        codec: found,
-        sizes,
-    } = &contribution.encoding;
-    if *found != codec {
+    let (found, sizes) = (contribution.encoding.coding(), &contribution.encoding.sizes);
+    if found != codec {
         return Err(format!(
             "it is encoded as {found} where the plan has {codec}"
         ));

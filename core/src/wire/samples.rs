@@ -1,7 +1,6 @@
 //! One message of each kind, for tests that must know them all.
 
 use super::*;
-use crate::compress::{Codec, Lossless};
 use crate::view::Out;
 
 /// A kind's name. A new variant does not compile before it is named here, and a test wants a sample of every name.
@@ -155,13 +154,11 @@ pub fn controls() -> Vec<Control> {
             exponent: 3,
             chunks: vec![hash],
             encoding: Encoding {
-                codec: Coding {
-                    codec: Codec::TopK {
-                        share: 10_000,
-                        halves: true,
-                    },
-                    lossless: Lossless::Zstd,
+                codec: Codec::TopK {
+                    share: 10_000,
+                    halves: true,
                 },
+                lossless: Lossless::Zstd,
                 sizes: vec![77],
             },
         }),
