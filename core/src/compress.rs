@@ -15,6 +15,7 @@ mod halves;
 mod int8;
 mod kernels;
 mod lossless;
+pub mod planner;
 mod raw;
 mod rice;
 mod select;

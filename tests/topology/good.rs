@@ -267,6 +267,49 @@ fn every_key_that_is_built_reaches_the_plan() {
     );
 }
 
+fn link_of(text: &str) -> tombolo_core::plan::LinkPlan {
+    let link = "\n[[link]]\nbetween = [\"hq\", \"plant\"]\n";
+    read(&format!("{SMALL}{link}{text}\n")).links.remove(0)
+}
+
+#[test]
+fn a_codec_may_have_a_lossless_stage_and_models_another() {
+    for (codec, found) in [
+        ("topk+fp16+zstd", "topk+fp16+zstd"),
+        ("none+lz4", "none+lz4"),
+        ("snappy", "none+snappy"),
+        ("bf16", "bf16"),
+    ] {
+        let link = link_of(&format!("codec = \"{codec}\"\nlossless_down = \"lz4\""));
+        assert_eq!(link.codec.to_string(), found);
+        assert_eq!(link.lossless_down.unwrap().to_string(), "lz4");
+    }
+    let plan = read(&format!("{SMALL}\n[round]\ncodec_down = \"zstd\"\n"));
+    let [hq, plant] = ["hq", "plant"].map(|name| name.parse().unwrap());
+    assert_eq!(plan.lossless_down(&hq, &plant).to_string(), "zstd");
+    assert_eq!(plan.lossless_down(&hq, &hq).to_string(), "none");
+    assert_ne!(config_hash(&plan), config_hash(&read(SMALL)));
+}
+
+/// A thin link is worth the work that a fat one is not, and what goes up is chosen apart from what goes down.
+#[test]
+fn auto_chooses_by_the_rate_and_the_accuracy_budget() {
+    let chosen = |rate: &str, budget: &str| {
+        let auto = "codec = \"auto\"\nlossless_down = \"auto\"";
+        let link = link_of(&format!(
+            "{auto}\naccuracy_budget = \"{budget}\"\nemulate = {{ rate = \"{rate}\" }}"
+        ));
+        (
+            link.codec.to_string(),
+            link.lossless_down.unwrap().to_string(),
+        )
+    };
+    let told = |up: &str, down: &str| (up.to_owned(), down.to_owned());
+    assert_eq!(chosen("10 Mbit/s", "1%"), told("int8+zstd", "zstd"));
+    assert_eq!(chosen("200 Mbit/s", "0.1%"), told("fp16", "none"));
+    assert_eq!(chosen("10 Mbit/s", "100%"), told("topk+fp16", "zstd"));
+}
+
 #[test]
 fn the_examples_are_right() {
     let harbour = load(&example("harbour.toml")).unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tombolo_core::aggregate::Needs;
-use tombolo_core::compress::{Codec, Coding, Lossless, MILLION};
+use tombolo_core::compress::{Codec, Coding, Lossless, MILLION, planner};
 use tombolo_core::congestion::Law;
 use tombolo_core::congestion::delay_gradient::Settings;
 use tombolo_core::ids::DomainId;
@@ -65,8 +65,8 @@ pub(super) fn plan(
             links.push(LinkPlan {
                 between: (a, b),
                 emulate: emulate(link.section("emulate")),
-                codec: codec(link),
-                lossless_down: lossless_down(link),
+                codec: codec(link, mistakes),
+                lossless_down: lossless_down(link, mistakes),
                 congestion: congestion(link),
             });
         }
@@ -75,7 +75,10 @@ pub(super) fn plan(
 }
 
 /// How contributions travel over a link.
-fn codec(link: &Section) -> Coding {
+fn codec(link: &Section, mistakes: &mut Mistakes) -> Coding {
+    if link.word("codec") == "auto" {
+        return auto(link, "codec", link.number("accuracy_budget"), mistakes);
+    }
     let coding: Coding = link.word("codec").parse().unwrap_or_default();
     let codec = match coding.codec {
         Codec::TopK { halves, .. } => Codec::TopK {
@@ -88,9 +91,29 @@ fn codec(link: &Section) -> Coding {
 }
 
 /// What packs models over a link, if it says so.
-fn lossless_down(link: &Section) -> Option<Lossless> {
-    let gives = link.gives("lossless_down");
-    gives.then(|| link.word("lossless_down").parse().unwrap_or_default())
+fn lossless_down(link: &Section, mistakes: &mut Mistakes) -> Option<Lossless> {
+    const KEY: &str = "lossless_down";
+    link.gives(KEY).then(|| match link.word(KEY) {
+        "auto" => auto(link, KEY, 0.0, mistakes).lossless,
+        word => word.parse().unwrap_or_default(),
+    })
+}
+
+/// What the planner chooses. It is part of the plan, so all nodes of a file choose the same, and a run that goes on has what it began with.
+fn auto(link: &Section, key: &str, budget: f64, mistakes: &mut Mistakes) -> Coding {
+    let rate = emulate(link.section("emulate")).rate;
+    if rate.is_none() {
+        mistakes.push(
+            Mistake::at(
+                &link.place(key),
+                format!("`{key} = \"auto\"` goes by the rate of the link, and none is stated"),
+            )
+            .label("cannot be chosen")
+            .help("write the link's rate, as in emulate = { rate = \"200 Mbit/s\" }, or name what to use"),
+        );
+    }
+    let chosen = planner::choose(planner::PRICES, rate.unwrap_or(u64::MAX), budget);
+    chosen.map_or(Coding::PLAIN, |price| price.coding)
 }
 
 /// The law of a link's connections.
@@ -142,6 +165,16 @@ pub(super) fn check_codecs(
                 )
                 .label("only top-k sends a share")
                 .help("remove it, or write codec = \"topk\""),
+            );
+        }
+        if codec != "auto" && link.gives("accuracy_budget") {
+            mistakes.push(
+                Mistake::at(
+                    &link.place("accuracy_budget"),
+                    format!("`accuracy_budget` has no meaning for codec {codec:?}"),
+                )
+                .label("only auto chooses by it")
+                .help("remove it, or write codec = \"auto\""),
             );
         }
         if codec == "none" {

@@ -88,14 +88,20 @@ pub(in crate::topology) static LINK: Table = Table {
             Kind::Codec,
             "The encoding of contributions, and a lossless stage behind it.",
         )
-        .later(&["auto"])
+        .words(&["auto"])
         .or("\"none\""),
+        key(
+            "accuracy_budget",
+            Share(100.0),
+            "With codec = \"auto\": the share of an update's length that may stay behind in a round, to be sent with the next.",
+        )
+        .or("\"1%\""),
         key(
             "lossless_down",
             Word,
             "The lossless stage of models that cross this link; default: `codec_down`.",
         )
-        .words(&["none", "snappy", "lz4", "zstd"]),
+        .words(&["none", "snappy", "lz4", "zstd", "auto"]),
         key(
             "share",
             Share(100.0),
