@@ -5,6 +5,7 @@
 
 mod child;
 mod codec;
+mod compress;
 mod learn;
 mod measure;
 mod round;
@@ -29,6 +30,8 @@ enum What {
     Train(train::Train),
     /// Codecs of contributions: encoding, decoding, error feedback.
     Codec(codec::Codecs),
+    /// Lossless methods on updates as they are, in half precision and sparse: ratio and speed.
+    Compress(compress::Compress),
     /// What rules, codecs and retries do for a model: a study in virtual time.
     Learn(learn::Learn),
 }
@@ -40,6 +43,7 @@ impl Bench {
             What::Round(round) => round.run(common),
             What::Train(train) => train.run(common),
             What::Codec(codecs) => codecs.run(common),
+            What::Compress(compress) => compress.run(common),
             What::Learn(learn) => learn.run(common),
         }
     }

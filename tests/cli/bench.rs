@@ -101,6 +101,32 @@ fn every_codec_is_measured_beside_a_copy() {
     }
 }
 
+/// Ratios are those of a seeded vector, so they are the same everywhere.
+#[test]
+fn every_lossless_method_is_measured_on_each_kind_of_update() {
+    let workspace = Workspace::new("");
+    let command = "bench compress --elements 300001 --repeat 1";
+    let output = workspace.run(command).expect(0);
+    let lines = measured(&output, "compress");
+    // Each kind: a copy, and both ways of four methods.
+    assert_eq!(lines.len(), 3 * (1 + 4 * 2));
+    let ratio = |case: &str| {
+        let line = lines.iter().find(|line| line["case"] == case);
+        line.and_then(|line| line["ratio"].as_f64()).unwrap()
+    };
+    for method in ["gzip", "snappy", "lz4", "zstd"] {
+        // A byte a piece more at worst; what is sparse shrinks to a few percent.
+        let raw = ratio(&format!("raw {method} encode"));
+        assert!((0.999..1.2).contains(&raw), "{method} {raw}");
+        let halves = ratio(&format!("fp16 {method} decode"));
+        assert!((0.999..1.2).contains(&halves), "{method} {halves}");
+        let sparse = ratio(&format!("sparse {method} encode"));
+        assert!(sparse > 10.0, "{method} {sparse}");
+    }
+    assert!(ratio("sparse zstd encode") > ratio("sparse snappy encode"));
+    assert!(ratio("raw zstd encode") > ratio("raw snappy encode"));
+}
+
 #[test]
 fn people_get_a_table_and_what_cannot_be_is_refused_by_name() {
     let workspace = Workspace::new("");
@@ -113,6 +139,7 @@ fn people_get_a_table_and_what_cannot_be_is_refused_by_name() {
         ("bench round --nodes 0", "--nodes 0: expected 1 to"),
         ("bench train --nodes 22", "--nodes 22: expected 1 to 10"),
         ("bench codec --repeat 0", "--repeat 0: expected 1 to"),
+        ("bench compress --elements 0", "--elements 0: expected 1 to"),
         ("bench learn --seeds 0", "--seeds 0: expected 1 to"),
     ] {
         let output = workspace.run(command).expect(2);

@@ -282,7 +282,7 @@ impl Stand {
 }
 
 /// About a normal deviate of 0.01, as updates are: the sum of eight even ones (Irwin and Hall), never farther out than 4.9 deviations.
-fn bell(rng: &mut Rng) -> f32 {
+pub(super) fn bell(rng: &mut Rng) -> f32 {
     let mut sum = 0;
     for bits in [rng.next_u64(), rng.next_u64()] {
         sum += (0..4)
