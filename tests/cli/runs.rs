@@ -162,6 +162,26 @@ fn a_pinned_file_gives_the_same_model_again_and_as_processes() {
     assert_ne!(first.hash(), other.hash());
 }
 
+/// What packs without loss changes no model, whoever runs the file: and what it packs is lossy or not, up or down.
+#[test]
+fn a_lossless_stage_gives_the_same_model_however_the_file_is_run() {
+    let link = |codec: &str, down: &str| {
+        let link = "\n[[link]]\nbetween = [\"hq\", \"plant\"]\n";
+        PINNED.to_owned() + link + &format!("codec = \"{codec}\"\nlossless_down = \"{down}\"\n")
+    };
+    let plain = Workspace::new(&link("fp16", "none"));
+    let plain = plain.run("run topology.toml").expect(0);
+    let packed = Workspace::new(&link("fp16+zstd", "lz4"));
+    let together = packed.run("run topology.toml").expect(0);
+    let apart = packed
+        .run("run topology.toml --processes --state apart")
+        .expect(0);
+    let simulated = packed.run("sim topology.toml --seed 1").expect(0);
+    for output in [&together, &apart, &simulated] {
+        assert_eq!(output.hash(), plain.hash(), "{output:#?}");
+    }
+}
+
 #[test]
 fn what_people_read_ends_with_a_table() {
     let output = Workspace::new(&pinned(2))

@@ -10,7 +10,13 @@ use tombolo_core::event::Event;
 
 /// Two sites that reach the coordinator's over links with codecs; a round takes about a third of a virtual second.
 fn delta(codec: &str) -> Simulation {
-    let text = format!(
+    Simulation::from_toml(&text(codec))
+        .unwrap()
+        .limit(secs(600))
+}
+
+fn text(codec: &str) -> String {
+    format!(
         r#"
         [federation]
         name = "delta"
@@ -46,16 +52,16 @@ fn delta(codec: &str) -> Simulation {
         codec = "int8"
         emulate = {{ delay = "40ms" }}
     "#
-    );
-    Simulation::from_toml(&text).unwrap().limit(secs(600))
+    )
 }
 
-const CODECS: [&str; 5] = [
+const CODECS: [&str; 6] = [
     "codec = \"fp16\"",
     "codec = \"bf16\"",
     "codec = \"int8\"",
     "codec = \"topk\"",
     "codec = \"topk+fp16\"\nshare = \"10%\"",
+    "codec = \"bf16+zstd\"",
 ];
 
 fn healthy(report: &SimulationReport) {
@@ -67,6 +73,10 @@ fn healthy(report: &SimulationReport) {
 
 fn bytes_up(report: &SimulationReport) -> u64 {
     report.rounds().iter().map(|round| round.bytes_up).sum()
+}
+
+fn bytes_down(report: &SimulationReport) -> u64 {
+    report.rounds().iter().map(|round| round.bytes_down).sum()
 }
 
 fn lost(report: &SimulationReport) -> usize {
@@ -99,6 +109,46 @@ fn every_codec_trains_with_fewer_bytes_and_repeats_itself() {
             "{codec} changes nothing"
         );
     }
+}
+
+/// The same numbers in fewer bytes: on the way up behind a codec or alone, on the way down of what never changes from zero.
+#[test]
+fn a_lossless_stage_saves_bytes_and_changes_no_model() {
+    let run = |link: &str, top: &str| {
+        let text = text(link)
+            .replace("[model]", "[model]\ninit = \"zeros\"")
+            .replace("[round]", &format!("[round]\n{top}"));
+        let report = Simulation::from_toml(&text).unwrap().limit(secs(600)).run();
+        let report = report.unwrap();
+        healthy(&report);
+        assert_eq!(lost(&report), 0, "{link}");
+        report
+    };
+    let plain = run("", "");
+    for link in ["snappy", "none+lz4", "none+zstd"] {
+        let packed = run(&format!("codec = \"{link}\""), "");
+        assert_eq!(
+            packed.finished.model_hash, plain.finished.model_hash,
+            "{link}"
+        );
+        assert!(bytes_up(&packed) < bytes_up(&plain), "{link}");
+    }
+    let (halves, packed) = (
+        run("codec = \"fp16\"", ""),
+        run("codec = \"fp16+zstd\"", ""),
+    );
+    assert_eq!(packed.finished.model_hash, halves.finished.model_hash);
+    assert!(bytes_up(&packed) < bytes_up(&halves));
+    // A link's own word goes before the federation's.
+    let one = run("lossless_down = \"lz4\"", "");
+    let all = run("", "codec_down = \"lz4\"");
+    let other = run("lossless_down = \"none\"", "codec_down = \"lz4\"");
+    for down in [&one, &all, &other] {
+        assert_eq!(down.finished.model_hash, plain.finished.model_hash);
+        assert!(bytes_down(down) < bytes_down(&plain));
+        assert!(bytes_down(down) >= bytes_down(&all));
+    }
+    assert!(bytes_down(&all) < bytes_down(&one) && bytes_down(&all) < bytes_down(&other));
 }
 
 #[test]
