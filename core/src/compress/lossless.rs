@@ -8,8 +8,10 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::io::{Read, Write};
 use std::str::FromStr;
 
+use lz4_flex::frame::{BlockSize, FrameDecoder, FrameEncoder, FrameInfo};
 use serde::{Deserialize, Serialize};
 use zstd_safe::{CCtx, DCtx};
 
@@ -35,7 +37,7 @@ pub enum Lossless {
     None,
     /// Snappy's raw format.
     Snappy,
-    /// LZ4's block format.
+    /// One frame of LZ4, in blocks of 1 MiB without checksums.
     Lz4,
     /// One frame of Zstandard.
     Zstd,
@@ -215,7 +217,7 @@ pub struct Packer {
 enum Method {
     None,
     Snappy(Box<snap::raw::Encoder>),
-    Lz4(Box<lz4_flex::block::CompressTable>),
+    Lz4,
     Zstd(CCtx<'static>),
 }
 
@@ -226,7 +228,7 @@ impl Packer {
             method: match method {
                 Lossless::None => Method::None,
                 Lossless::Snappy => Method::Snappy(Box::new(snap::raw::Encoder::new())),
-                Lossless::Lz4 => Method::Lz4(Box::new(lz4_flex::block::CompressTable::large())),
+                Lossless::Lz4 => Method::Lz4,
                 Lossless::Zstd => Method::Zstd(CCtx::create()),
             },
             room: Vec::new(),
@@ -254,10 +256,12 @@ impl Packer {
 
     /// What the method makes of it; nothing if it cannot: it then travels as it is.
     fn packed(&mut self, plain: &[u8]) -> Option<&[u8]> {
+        if let Method::Lz4 = self.method {
+            return self.lz4(plain);
+        }
         let most = match &self.method {
-            Method::None => 0,
+            Method::None | Method::Lz4 => 0,
             Method::Snappy(_) => snap::raw::max_compress_len(plain.len()),
-            Method::Lz4(_) => lz4_flex::block::get_maximum_output_size(plain.len()),
             Method::Zstd(_) => zstd_safe::compress_bound(plain.len()),
         };
         if self.room.len() < most {
@@ -265,14 +269,20 @@ impl Packer {
         }
         let room = &mut self.room[..];
         let len = match &mut self.method {
-            Method::None => None,
+            Method::None | Method::Lz4 => None,
             Method::Snappy(encoder) => encoder.compress(plain, room).ok(),
-            Method::Lz4(table) => {
-                lz4_flex::block::compress_into_with_table(plain, room, table).ok()
-            }
             Method::Zstd(context) => context.compress(room, plain, ZSTD_LEVEL).ok(),
         };
         self.room.get(..len?)
+    }
+
+    fn lz4(&mut self, plain: &[u8]) -> Option<&[u8]> {
+        self.room.clear();
+        let frame = FrameInfo::new().block_size(BlockSize::Max1MB);
+        let mut encoder = FrameEncoder::with_frame_info(frame, &mut self.room);
+        encoder.write_all(plain).ok()?;
+        encoder.finish().ok()?;
+        Some(&self.room)
     }
 }
 
@@ -297,8 +307,51 @@ fn unpack_snappy(bytes: &[u8], room: &mut [u8]) -> Result<usize, UnpackError> {
 }
 
 fn unpack_lz4(bytes: &[u8], room: &mut [u8]) -> Result<usize, UnpackError> {
-    let found = lz4_flex::block::decompress_into(bytes, room);
-    found.map_err(|error| damaged(Lossless::Lz4, room.len(), error))
+    let stated = room.len();
+    let wrong = |reason: &str| damaged(Lossless::Lz4, stated, reason);
+    // Another frame may ask for larger buffers than ours do, and the decoder takes them before it reads on.
+    if !bytes.starts_with(&LZ4_FRAME) {
+        return Err(wrong("it is no frame of independent blocks of 1 MiB"));
+    }
+    // The decoder takes a missing end for one, and goes on with a frame behind it.
+    let frame = lz4_frame(bytes).ok_or_else(|| wrong("it ends too early"))?;
+    if frame < bytes.len() {
+        return Err(UnpackError::Trailing {
+            method: Lossless::Lz4,
+            left: bytes.len() - frame,
+        });
+    }
+    let (mut decoder, mut found) = (FrameDecoder::new(bytes), 0);
+    while found < stated {
+        match decoder.read(&mut room[found..]) {
+            Ok(0) => return Ok(found),
+            Ok(read) => found += read,
+            Err(error) => return Err(wrong(&error.to_string())),
+        }
+    }
+    match decoder.read(&mut [0]) {
+        Ok(0) => Ok(found),
+        Ok(_) => Err(wrong("it is longer than it states")),
+        Err(error) => Err(wrong(&error.to_string())),
+    }
+}
+
+/// How a frame of ours begins: the magic number, version 1 with independent blocks, and their size.
+const LZ4_FRAME: [u8; 6] = [0x04, 0x22, 0x4D, 0x18, 0x60, 0x60];
+
+/// Where a frame without checksums ends, behind its last block's length of 0; nothing if it does not.
+fn lz4_frame(bytes: &[u8]) -> Option<usize> {
+    // The header's own check is one byte.
+    let mut at = LZ4_FRAME.len() + 1;
+    loop {
+        let length = bytes.get(at..at.checked_add(4)?)?.try_into().ok()?;
+        at += 4;
+        match u32::from_le_bytes(length) {
+            0 => return Some(at),
+            // The highest bit says that the block is as it was.
+            length => at = at.checked_add((length & 0x7FFF_FFFF) as usize)?,
+        }
+    }
 }
 
 fn unpack_zstd(bytes: &[u8], room: &mut [u8]) -> Result<usize, UnpackError> {
