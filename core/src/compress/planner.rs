@@ -39,8 +39,8 @@ const TOP: Codec = Codec::TopK {
     halves: true,
 };
 
-/// Prices of what `auto` may choose. Bytes and losses are those of a bell curve, and a test holds them to what the codecs do; times are those
-/// of one core of the machine of `docs/RESULTS.md`. Snappy and lz4 find nothing in such numbers.
+/// Prices of what `auto` may choose. Bytes and losses are those of a bell curve, and a test holds them to what the codecs do; times are rough,
+/// of one core that AVX-512 has: they decide only where two are about as good. Snappy and lz4 find nothing in such numbers.
 pub const PRICES: &[Price] = &[
     price(Codec::None, Lossless::None, [4.0, 0.4, 0.5, 0.0]),
     price(Codec::None, Lossless::Zstd, [3.70, 11.0, 7.0, 0.0]),

@@ -93,7 +93,10 @@ pub fn check(tree: &Tree) -> Vec<Fault> {
 fn in_code(file: &str, line: &str, fault: &mut dyn FnMut(String)) {
     // Its tests may run on several processors, and be told how many seeds to try.
     if file.starts_with("core/src/") {
-        for word in OUT_OF_CORE.iter().filter(|word| code::has_word(line, word)) {
+        // A codec's library is handed its bytes by traits of that module; they lie in memory.
+        let bytes = line.trim() == "use std::io::{Read, Write};";
+        let named = |word: &&&str| code::has_word(line, word);
+        for word in OUT_OF_CORE.iter().filter(|_| !bytes).filter(named) {
             fault(format!("{word} in core/: let it come in by argument"));
         }
     }
