@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use ratatui::backend::TestBackend;
@@ -19,11 +19,11 @@ use super::{Common, Exit, Format};
 use draw::{Place, draw};
 use tombolo::observe::{Bounds, Follower, Picture};
 
-/// How often the record is looked at.
-const LOOK: Duration = Duration::from_millis(500);
+/// How long a key is waited for; when none comes, the record is looked at.
+const KEY: Duration = Duration::from_millis(250);
 
-/// How long a key is waited for.
-const KEY: Duration = Duration::from_millis(100);
+/// Keys after which it is looked at all the same.
+const KEYS: u32 = 8;
 
 /// What is drawn where there is no terminal to draw on.
 const WIDTH: u16 = 120;
@@ -80,13 +80,14 @@ fn show(follower: &mut Follower, folder: &Path) -> io::Result<Exit> {
     }
     let mut terminal: DefaultTerminal = ratatui::try_init()?;
     let mut place = Place::default();
-    let mut looked = Instant::now();
+    let mut keys = 0;
     loop {
         terminal.draw(|frame| draw(frame, follower.picture(), &mut place))?;
         if ended.load(Ordering::Relaxed) {
             return Ok(Exit::Terminated);
         }
-        if event::poll(KEY)?
+        let pressed = event::poll(KEY)?;
+        if pressed
             && let Input::Key(key) = event::read()?
             && key.kind == KeyEventKind::Press
         {
@@ -97,8 +98,9 @@ fn show(follower: &mut Follower, folder: &Path) -> io::Result<Exit> {
                 code => place.on_key(code),
             }
         }
-        if looked.elapsed() >= LOOK {
-            looked = Instant::now();
+        keys += 1;
+        if !pressed || keys >= KEYS {
+            keys = 0;
             let said = format!("the record in {}", folder.display());
             follower
                 .look()
