@@ -62,11 +62,14 @@ impl Memory {
         (self.peer, self.received)
     }
 
-    /// Takes the peer's [`Hello`] on a new connection. `ours` is our own incarnation. Afterwards [`Memory::next_frame`] yields everything
-    /// that the peer has not received.
-    pub fn on_hello(&mut self, ours: u64, hello: &Hello) -> Peer {
+    /// Takes the peer's [`Hello`] on a new connection. `ours` is our own incarnation; `said` is which incarnation of the peer our own hello named
+    /// on this connection, if it came first. Afterwards [`Memory::next_frame`] yields everything that the peer has not received.
+    ///
+    /// A peer that was named as it was before has begun anew when it heard that, even if it was met on another connection meanwhile.
+    pub fn on_hello(&mut self, ours: u64, hello: &Hello, said: Option<u64>) -> Peer {
         self.sent = 0;
-        if hello.incarnation == self.peer && hello.known == ours {
+        let named = said.is_none_or(|said| said == hello.incarnation);
+        if named && hello.incarnation == self.peer && hello.known == ours {
             self.acknowledge(hello.received);
             // Without the ladder what a broken connection carried is lost.
             let retried = !mutants::is("sent-once");
@@ -209,9 +212,28 @@ mod tests {
 
     fn met() -> (Memory, Memory) {
         let (mut a, mut b) = (Memory::default(), Memory::default());
-        assert_eq!(a.on_hello(1, &hello(2, 0, 0)), Peer::Fresh);
-        assert_eq!(b.on_hello(2, &hello(1, 0, 0)), Peer::Fresh);
+        assert_eq!(a.on_hello(1, &hello(2, 0, 0), None), Peer::Fresh);
+        assert_eq!(b.on_hello(2, &hello(1, 0, 0), None), Peer::Fresh);
         (a, b)
+    }
+
+    #[test]
+    fn a_hello_that_was_said_before_another_connection_was_agreed_on_begins_anew_on_both_sides() {
+        let (mut dialler, mut peer) = (Memory::default(), Memory::default());
+        // It dials twice, and says on both that it knows nobody; the first one is answered, and carries.
+        let said = dialler.known().0;
+        assert_eq!(peer.on_hello(2, &hello(1, said, 0), None), Peer::Fresh);
+        let fresh = dialler.on_hello(1, &hello(2, 0, 0), Some(said));
+        assert_eq!(fresh, Peer::Fresh);
+        peer.push(Bytes::from_static(b"one")).unwrap();
+        assert_eq!(drain(&mut peer, &mut dialler).len(), 1);
+        // Then its peer hears the second one, which knows nothing of the first.
+        let (known, received) = peer.known();
+        assert_eq!(peer.on_hello(2, &hello(1, said, 0), None), Peer::Fresh);
+        let answer = hello(2, known, received);
+        assert_eq!(dialler.on_hello(1, &answer, Some(said)), Peer::Fresh);
+        peer.push(Bytes::from_static(b"two")).unwrap();
+        assert_eq!(drain(&mut peer, &mut dialler).len(), 1);
     }
 
     #[test]
@@ -224,7 +246,10 @@ mod tests {
             .expect("written to a connection that then breaks");
         // Both sides say what they know; nothing was acknowledged yet, so "one" travels twice and counts once.
         let (incarnation, received) = b.known();
-        assert_eq!(a.on_hello(1, &hello(2, incarnation, received)), Peer::Same);
+        assert_eq!(
+            a.on_hello(1, &hello(2, incarnation, received), None),
+            Peer::Same
+        );
         assert_eq!(drain(&mut a, &mut b), [Bytes::from_static(b"two")]);
         let acknowledgement = b.acknowledgement();
         assert!(!a.on_frame(acknowledgement));
@@ -239,7 +264,10 @@ mod tests {
         a.next_frame()
             .expect("written to a connection that then breaks");
         let (incarnation, received) = b.known();
-        assert_eq!(a.on_hello(1, &hello(2, incarnation, received)), Peer::Same);
+        assert_eq!(
+            a.on_hello(1, &hello(2, incarnation, received), None),
+            Peer::Same
+        );
         assert_eq!(drain(&mut a, &mut b), [Bytes::from_static(b"commit")]);
     }
 
@@ -247,7 +275,7 @@ mod tests {
     fn a_restarted_peer_gets_nothing_of_the_old_conversation() {
         let (mut a, _) = met();
         a.push(Bytes::from_static(b"old")).unwrap();
-        assert_eq!(a.on_hello(1, &hello(3, 0, 0)), Peer::Fresh);
+        assert_eq!(a.on_hello(1, &hello(3, 0, 0), None), Peer::Fresh);
         assert!(a.next_frame().is_none());
     }
 

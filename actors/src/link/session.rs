@@ -103,8 +103,9 @@ impl Session<'_> {
             false => self.connection.accept_bi().await,
         };
         let (mut send, mut receive) = streams.map_err(|error| error.to_string())?;
+        let said = self.hello();
         if dials {
-            self.say_hello(&mut send, &self.hello()).await?;
+            self.say_hello(&mut send, &said).await?;
         }
         let theirs = self.hear_hello(&mut receive).await?;
         if let Err(reason) = agree(&self.hello(), &theirs, &setup.peer) {
@@ -118,7 +119,12 @@ impl Session<'_> {
         }
         self.be_admitted(theirs.incarnation).await?;
         let ours = self.hello();
-        let peer = setup.durable.memory().on_hello(setup.incarnation, &theirs);
+        let said = dials.then_some(said.known);
+        if said == Some(theirs.incarnation) && ours.known != theirs.incarnation {
+            return Err("another process of it was met meanwhile".to_owned().into());
+        }
+        let incarnation = setup.incarnation;
+        let peer = setup.durable.memory().on_hello(incarnation, &theirs, said);
         if !dials {
             self.say_hello(&mut send, &ours).await?;
         }

@@ -242,7 +242,7 @@ impl World {
         known.generation += 1;
         (known.held, known.last) = (Default::default(), [now; 2]);
         for side in [0, 1] {
-            let _ = known.memory[side].on_hello(incarnations[side], &hello[1 - side]);
+            let _ = known.memory[side].on_hello(incarnations[side], &hello[1 - side], None);
         }
         let every = self.plan.heartbeat.every;
         for side in [0, 1] {
