@@ -138,10 +138,15 @@ impl Link {
         let Some(candidate) = self.candidates.remove(&number) else {
             return;
         };
+        let mut why = "replaced by a newer connection".to_owned();
         if let Some(old) = self.setup.wire.connection() {
+            // It may have ended by itself a moment ago, and that says more.
+            if let Some(ended) = old.close_reason() {
+                why = ended.to_string();
+            }
             old.close(REPLACED, b"replaced by a newer connection");
         }
-        self.down("replaced by a newer connection");
+        self.down(&why);
         let connection = Arc::new(candidate.connection);
         self.setup.wire.replace(Some(connection));
         self.session = Some(Current {
