@@ -224,7 +224,7 @@ impl Disk for Folder {
 }
 
 /// What is written past the page cache at once, and where it must lie in memory for that.
-const BLOCK: usize = 1 << 20;
+const BLOCK: usize = 1 << 19;
 const ALIGNED: usize = 4096;
 
 /// A file that grows. Whole blocks go to the disk without a copy in the page cache: a model that is read again only after a crash would push
