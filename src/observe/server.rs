@@ -19,7 +19,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::{Semaphore, broadcast, watch};
 use tokio::task::JoinSet;
 
 use super::picture::Picture;
@@ -125,7 +125,10 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct Dashboard {
     address: SocketAddr,
     shared: Arc<Shared>,
-    tasks: JoinSet<()>,
+    /// Ends with this.
+    _accepting: JoinSet<()>,
+    followers: JoinSet<()>,
+    is_over: watch::Sender<bool>,
 }
 
 impl Dashboard {
@@ -150,12 +153,14 @@ impl Dashboard {
             token,
             json: Mutex::default(),
         });
-        let mut tasks = JoinSet::new();
-        tasks.spawn(accept(listener, shared.clone()));
+        let mut accepting = JoinSet::new();
+        accepting.spawn(accept(listener, shared.clone()));
         Ok(Dashboard {
             address,
             shared,
-            tasks,
+            _accepting: accepting,
+            followers: JoinSet::new(),
+            is_over: watch::Sender::new(false),
         })
     }
 
@@ -187,9 +192,16 @@ impl Dashboard {
         clock: impl Fn() -> f64 + Send + 'static,
     ) {
         let feed = self.feed();
-        self.tasks.spawn(async move {
+        let mut is_over = self.is_over.subscribe();
+        self.followers.spawn(async move {
             loop {
-                match events.recv().await {
+                let event = tokio::select! {
+                    biased;
+                    event = events.recv() => event,
+                    // Only once nothing waits any more.
+                    _ = is_over.wait_for(|is_over| *is_over) => return,
+                };
+                match event {
                     Ok(event) => feed.push(&Past {
                         at: clock(),
                         life: 0,
@@ -202,8 +214,11 @@ impl Dashboard {
         });
     }
 
-    /// Says that the run is over, and gives pages a moment to look at its end.
-    pub async fn close(self) {
+    /// Says that the run is over, once everything that has happened in it is told, and gives pages a moment to look at its end.
+    pub async fn close(mut self) {
+        self.is_over.send_replace(true);
+        let told = async { while self.followers.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(FAREWELL, told).await;
         if self.shared.clients.end() {
             tokio::time::sleep(FAREWELL).await;
         }

@@ -1,5 +1,7 @@
 use std::net::Ipv4Addr;
 
+use futures_util::StreamExt;
+
 use super::*;
 use crate::observe::Bounds;
 
@@ -228,6 +230,22 @@ async fn who_listens_hears_what_happens_and_the_end() {
     let (three, four) = (told.find("\"round\":3"), told.find("\"round\":4"));
     assert!(three.is_some() && three < four, "{told}");
     assert!(told.contains("event: end"), "{told}");
+}
+
+/// The run's last word is among what still waits when it is over.
+#[tokio::test]
+async fn what_happened_just_before_the_end_is_told_before_it() {
+    let (sender, receiver) = broadcast::channel(64);
+    let mut page = serve().await;
+    page.follow(receiver, Arc::new(Ledger::default()), || 5.0);
+    let listener = page.shared.clients.admit().unwrap();
+    for round in 1..=50 {
+        let _ = sender.send(Event::QuorumReached { round });
+    }
+    page.close().await;
+    let told: Vec<_> = listener.lines().collect().await;
+    assert_eq!(told.len(), 51, "{told:?}");
+    assert!(format!("{:?}", told[49]).contains("50"), "{told:?}");
 }
 
 #[tokio::test]
