@@ -14,7 +14,7 @@ mod tests;
 use thiserror::Error;
 
 pub use chronicle::{Chronicle, Past};
-pub(crate) use chronicle::{LINE_BYTES_MAX, OLD_MAX, last_told};
+pub(crate) use chronicle::{LINE_BYTES_MAX, Lives, OLD_MAX, last_told};
 pub use link::{LinkStory, link};
 pub use node::{Asked, NodeStory, node};
 pub use round::{DomainStory, Fate, NodeRound, RoundStory, Share, Step, round};

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::output::{complain, fail, print_line};
+use super::status::run_folder;
 use super::{Common, Exit, Format};
 use tombolo::explain::{Chronicle, ExplainError};
 use tombolo::federation::StateFolder;
@@ -26,8 +27,7 @@ pub struct Report {
 impl Report {
     /// Reads the record and writes the file.
     pub fn run(&self, common: &Common) -> Exit {
-        let folder = self.folder.clone().or_else(|| common.state.clone());
-        let folder = folder.unwrap_or_else(|| PathBuf::from(super::status::STATE_DEFAULT));
+        let folder = run_folder(common, self.folder.as_deref());
         let picture = match picture(&folder) {
             Ok(picture) => picture,
             Err(error) => {
@@ -75,10 +75,9 @@ pub fn write_trace(out: &Path, picture: &Picture, exit: Exit) -> Exit {
 
 /// What the record of a state folder tells.
 pub fn picture(folder: &Path) -> Result<Picture, ExplainError> {
-    let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-    let mut chronicle = Chronicle::open(&folder)?;
+    let mut chronicle = Chronicle::open(folder)?;
     let mut picture = Picture::new(Bounds::REPORT);
-    if let Some((name, rounds)) = StateFolder::title(&folder) {
+    if let Some((name, rounds)) = StateFolder::title(folder) {
         (picture.federation, picture.planned) = (name, rounds);
     }
     for past in &mut chronicle {

@@ -14,7 +14,7 @@ use tombolo_core::ids::NodeId;
 use tombolo_core::text::span;
 
 /// Where a topology keeps its state if it does not say.
-pub const STATE_DEFAULT: &str = "state";
+const STATE_DEFAULT: &str = "state";
 
 /// Arguments of `status`.
 #[derive(Debug, Args)]
@@ -56,6 +56,13 @@ impl Status {
         }
         exit
     }
+}
+
+/// The state folder of a run that a command names, whose topology need not be there.
+pub fn run_folder(common: &Common, named: Option<&Path>) -> PathBuf {
+    let folder = named.or(common.state.as_deref());
+    let folder = folder.unwrap_or(Path::new(STATE_DEFAULT));
+    std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned())
 }
 
 /// The state folder that a command is about.

@@ -15,6 +15,7 @@ use ratatui::{DefaultTerminal, Terminal};
 use signal_hook::consts::{SIGHUP, SIGTERM};
 
 use super::output::{fail, print_line};
+use super::status::run_folder;
 use super::{Common, Exit, Format};
 use draw::{Place, draw};
 use tombolo::observe::{Bounds, Follower, Picture};
@@ -42,9 +43,7 @@ pub struct Top {
 impl Top {
     /// Shows the picture until told to stop.
     pub fn run(&self, common: &Common) -> Exit {
-        let folder = self.folder.clone().or_else(|| common.state.clone());
-        let folder = folder.unwrap_or_else(|| PathBuf::from(super::status::STATE_DEFAULT));
-        let folder = std::path::absolute(&folder).unwrap_or(folder);
+        let folder = run_folder(common, self.folder.as_deref());
         let mut follower = match Follower::open(&folder, Bounds::LIVE) {
             Ok(follower) => follower,
             Err(error) => {

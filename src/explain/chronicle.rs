@@ -31,13 +31,33 @@ pub struct Past {
     pub event: Event,
 }
 
+/// Counts the lives of the process that recorded what is read.
+#[derive(Debug, Default)]
+pub(crate) struct Lives {
+    life: u64,
+    last: f64,
+}
+
+impl Lives {
+    /// Reads the next line; nothing if that is no event of this version.
+    pub fn read(&mut self, line: &[u8]) -> Option<Past> {
+        let mut past = serde_json::from_slice::<Past>(line).ok()?;
+        // Each life counts its seconds from zero.
+        if past.at < self.last {
+            self.life += 1;
+        }
+        self.last = past.at;
+        past.life = self.life;
+        Some(past)
+    }
+}
+
 /// Reads the events of a state folder, one by one; memory does not grow with their number.
 pub struct Chronicle {
     files: IntoIter<PathBuf>,
     open: Option<Box<dyn BufRead>>,
     path: PathBuf,
-    life: u64,
-    last: f64,
+    lives: Lives,
     unreadable: u64,
     damaged: Vec<String>,
 }
@@ -84,13 +104,17 @@ impl Chronicle {
         Chronicle::of(files(folder).into_iter().filter(finished).collect())
     }
 
+    /// The lives that it has seen so far.
+    pub(crate) fn into_lives(self) -> Lives {
+        self.lives
+    }
+
     fn of(files: Vec<PathBuf>) -> Self {
         Chronicle {
             files: files.into_iter(),
             open: None,
             path: PathBuf::new(),
-            life: 0,
-            last: 0.0,
+            lives: Lives::default(),
             unreadable: 0,
             damaged: Vec::new(),
         }
@@ -147,16 +171,10 @@ impl Iterator for Chronicle {
                 }
             };
             // The last line may be half written: a process was killed, or writes just now.
-            let Ok(mut past) = serde_json::from_slice::<Past>(&line) else {
-                self.unreadable += 1;
-                continue;
-            };
-            if past.at < self.last {
-                self.life += 1;
+            match self.lives.read(&line) {
+                Some(past) => return Some(past),
+                None => self.unreadable += 1,
             }
-            self.last = past.at;
-            past.life = self.life;
-            return Some(past);
         }
     }
 }

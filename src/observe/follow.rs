@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::picture::{Bounds, Picture};
 use crate::bounded;
-use crate::explain::{Chronicle, ExplainError, LINE_BYTES_MAX, Past};
+use crate::explain::{Chronicle, ExplainError, LINE_BYTES_MAX, Lives};
 use crate::federation::StateFolder;
 
 /// What is read of the record at once.
@@ -21,8 +21,7 @@ pub struct Follower {
     read: u64,
     /// The beginning of a line whose end is not written yet.
     half: Vec<u8>,
-    life: u64,
-    last: f64,
+    lives: Lives,
 }
 
 impl Follower {
@@ -44,13 +43,13 @@ impl Follower {
             file,
             read: 0,
             half: Vec::new(),
-            life: 0,
-            last: 0.0,
+            lives: Lives::default(),
         };
-        for past in Chronicle::of_finished(folder) {
-            (follower.life, follower.last) = (past.life, past.at);
+        let mut finished = Chronicle::of_finished(folder);
+        for past in &mut finished {
             follower.picture.apply(&past);
         }
+        follower.lives = finished.into_lives();
         while follower.look().map_err(|_| nothing())? {}
         Ok(follower)
     }
@@ -79,25 +78,15 @@ impl Follower {
             self.half.extend_from_slice(part);
             if part.ends_with(b"\n") {
                 let line = std::mem::take(&mut self.half);
-                self.take(&line);
+                // Another version may have written lines that this one does not know.
+                if let Some(past) = self.lives.read(&line) {
+                    self.picture.apply(&past);
+                }
             } else if self.half.len() as u64 > LINE_BYTES_MAX {
                 self.half.clear();
             }
         }
         Ok(!bytes.is_empty())
-    }
-
-    fn take(&mut self, line: &[u8]) {
-        // Another version may have written lines that this one does not know.
-        let Ok(mut past) = serde_json::from_slice::<Past>(line) else {
-            return;
-        };
-        if past.at < self.last {
-            self.life += 1;
-        }
-        self.last = past.at;
-        past.life = self.life;
-        self.picture.apply(&past);
     }
 }
 
@@ -111,6 +100,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::explain::Past;
     use tombolo_core::event::Event;
 
     fn line(at: f64, round: u64) -> String {

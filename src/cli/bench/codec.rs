@@ -5,8 +5,7 @@ use std::io;
 use clap::Args;
 use serde_json::{Map, json};
 
-use super::measure::{Measurement, cpu_seconds, now, show, within};
-use crate::cli::output::fail;
+use super::measure::{self, Measurement, repeated, show, within};
 use crate::cli::{Common, Exit};
 use tombolo_core::compress::{
     Codec, Compressor, Encoded, Kernels, MILLION, decode, feedback, fold_chunk,
@@ -58,22 +57,12 @@ pub struct Codecs {
 impl Codecs {
     /// Measures.
     pub fn run(&self, common: &Common) -> Exit {
-        for (name, found, most) in [
-            ("elements", self.elements, ELEMENTS_MAX),
-            ("repeat", self.repeat, REPEAT_MAX),
-        ] {
-            if let Err(reason) = within(name, found as u64, most as u64) {
-                fail(common, &reason);
-                return Exit::Usage;
-            }
-        }
-        match self.measure() {
-            Ok(measurements) => show(common, &measurements),
-            Err(error) => {
-                fail(common, &error.to_string());
-                Exit::Failed
-            }
-        }
+        measure::run(common, self.check(), || Ok(show(common, &self.measure()?)))
+    }
+
+    fn check(&self) -> Result<(), String> {
+        within("elements", self.elements as u64, ELEMENTS_MAX as u64)?;
+        within("repeat", self.repeat as u64, REPEAT_MAX as u64)
     }
 
     fn measure(&self) -> io::Result<Vec<Measurement>> {
@@ -127,15 +116,7 @@ impl Stand {
         mut operation: impl FnMut(&mut Self),
         is_right: impl FnOnce(&mut Self) -> bool,
     ) -> io::Result<Measurement> {
-        operation(self);
-        let mut seconds = Vec::with_capacity(self.repeat);
-        let before = cpu_seconds(std::process::id())?;
-        for _ in 0..self.repeat {
-            let began = now();
-            operation(self);
-            seconds.push((now() - began).as_secs_f64());
-        }
-        let used = cpu_seconds(std::process::id())? - before;
+        let (seconds, cpu_s_per_op) = repeated(self.repeat, || operation(self))?;
         Ok(Measurement {
             group: "codec",
             peer,
@@ -143,7 +124,7 @@ impl Stand {
             n: 1,
             bytes: self.values.len() as u64 * 4,
             seconds,
-            cpu_s_per_op: used / self.repeat as f64,
+            cpu_s_per_op,
             ok: is_right(self),
             more: Map::new(),
         })

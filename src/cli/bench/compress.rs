@@ -10,8 +10,7 @@ use miniz_oxide::{deflate, inflate};
 use serde_json::{Map, json};
 
 use super::codec::bell;
-use super::measure::{Measurement, cpu_seconds, now, show, within};
-use crate::cli::output::fail;
+use super::measure::{self, Measurement, repeated, show, within};
 use crate::cli::{Common, Exit};
 use tombolo_core::compress::{Codec, Encoded, Kernels, Lossless, MILLION, Packer, decode};
 use tombolo_core::rng::Rng;
@@ -44,22 +43,12 @@ pub struct Compress {
 impl Compress {
     /// Measures.
     pub fn run(&self, common: &Common) -> Exit {
-        for (name, found, most) in [
-            ("elements", self.elements, ELEMENTS_MAX),
-            ("repeat", self.repeat, REPEAT_MAX),
-        ] {
-            if let Err(reason) = within(name, found as u64, most as u64) {
-                fail(common, &reason);
-                return Exit::Usage;
-            }
-        }
-        match self.measure() {
-            Ok(measurements) => show(common, &measurements),
-            Err(error) => {
-                fail(common, &error.to_string());
-                Exit::Failed
-            }
-        }
+        measure::run(common, self.check(), || Ok(show(common, &self.measure()?)))
+    }
+
+    fn check(&self) -> Result<(), String> {
+        within("elements", self.elements as u64, ELEMENTS_MAX as u64)?;
+        within("repeat", self.repeat as u64, REPEAT_MAX as u64)
     }
 
     fn measure(&self) -> io::Result<Vec<Measurement>> {
@@ -106,16 +95,8 @@ impl Compress {
     }
 
     /// Times an operation on so many bytes.
-    fn time(&self, bytes: usize, mut operation: impl FnMut()) -> io::Result<Measurement> {
-        operation();
-        let mut seconds = Vec::with_capacity(self.repeat);
-        let before = cpu_seconds(std::process::id())?;
-        for _ in 0..self.repeat {
-            let began = now();
-            operation();
-            seconds.push((now() - began).as_secs_f64());
-        }
-        let used = cpu_seconds(std::process::id())? - before;
+    fn time(&self, bytes: usize, operation: impl FnMut()) -> io::Result<Measurement> {
+        let (seconds, cpu_s_per_op) = repeated(self.repeat, operation)?;
         let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
         let mut more = Map::new();
         // Of the quickest: what others do on this machine only makes an operation slower.
@@ -127,7 +108,7 @@ impl Compress {
             n: 1,
             bytes: bytes as u64,
             seconds,
-            cpu_s_per_op: used / self.repeat as f64,
+            cpu_s_per_op,
             ok: false,
             more,
         })

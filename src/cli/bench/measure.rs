@@ -6,7 +6,7 @@ use std::time::Instant;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Map, Value, json};
 
-use crate::cli::output::{bytes, complain, print_line};
+use crate::cli::output::{bytes, complain, fail, print_line};
 use crate::cli::{Common, Exit, Format};
 
 /// Columns that are no numbers.
@@ -98,6 +98,36 @@ pub fn show_lines(common: &Common, lines: &[Value]) -> Exit {
         wrong.join(", ")
     ));
     Exit::Failed
+}
+
+/// Measures what was asked for, unless its options cannot be.
+pub fn run(
+    common: &Common,
+    checked: Result<(), String>,
+    measure: impl FnOnce() -> io::Result<Exit>,
+) -> Exit {
+    if let Err(reason) = checked {
+        fail(common, &reason);
+        return Exit::Usage;
+    }
+    measure().unwrap_or_else(|error| {
+        fail(common, &error.to_string());
+        Exit::Failed
+    })
+}
+
+/// Seconds of an operation, each time; once before that it is not measured. And processor seconds of one.
+pub fn repeated(repeat: usize, mut operation: impl FnMut()) -> io::Result<(Vec<f64>, f64)> {
+    operation();
+    let before = cpu_seconds(std::process::id())?;
+    let seconds = (0..repeat).map(|_| {
+        let began = now();
+        operation();
+        (now() - began).as_secs_f64()
+    });
+    let seconds: Vec<f64> = seconds.collect();
+    let used = cpu_seconds(std::process::id())? - before;
+    Ok((seconds, used / repeat as f64))
 }
 
 /// Whether an option is one of 1 to `most`; why not, if not.

@@ -18,7 +18,7 @@ use tokio::process::Child;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::child::{child, folder};
-use super::measure::{Measurement, cpu_seconds, now, peak_rss, show, within};
+use super::measure::{self, Measurement, cpu_seconds, now, peak_rss, show, within};
 use crate::cli::output::{fail, print_line, refuse};
 use crate::cli::signals::Signals;
 use crate::cli::{Common, Exit, processes, runtime};
@@ -69,21 +69,10 @@ enum Word {
 impl Round {
     /// Measures, or is a part of what is measured.
     pub fn run(&self, common: &Common) -> Exit {
-        if let Err(reason) = self.check() {
-            fail(common, &reason);
-            return Exit::Usage;
-        }
-        let measured = match (self.part, &common.state) {
-            (Some(part), Some(state)) => return self.take_part(common, part, state),
+        measure::run(common, self.check(), || match (self.part, &common.state) {
+            (Some(part), Some(state)) => Ok(self.take_part(common, part, state)),
             _ => folder(common).and_then(|folder| self.measure(common, folder.path())),
-        };
-        match measured {
-            Ok(exit) => exit,
-            Err(error) => {
-                fail(common, &error.to_string());
-                Exit::Failed
-            }
-        }
+        })
     }
 
     fn check(&self) -> Result<(), String> {

@@ -17,8 +17,8 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::broadcast::error::RecvError;
 
 use super::child::{child, folder};
-use super::measure::{Measurement, cpu_seconds, peak_rss, show_lines, within};
-use crate::cli::output::{fail, print_line, refuse};
+use super::measure::{self, Measurement, cpu_seconds, peak_rss, show_lines, within};
+use crate::cli::output::{print_line, refuse};
 use crate::cli::signals::Signals;
 use crate::cli::{Common, Exit, processes, runtime};
 use plain::{Plain, Rows};
@@ -93,17 +93,9 @@ pub struct Train {
 impl Train {
     /// Measures, or is the process of one case.
     pub fn run(&self, common: &Common) -> Exit {
-        if let Err(reason) = self.check() {
-            fail(common, &reason);
-            return Exit::Usage;
-        }
-        let measured = match (self.case, &common.state) {
+        measure::run(common, self.check(), || match (self.case, &common.state) {
             (Some(case), Some(state)) => self.measure_case(common, case, state),
             _ => folder(common).and_then(|folder| self.measure(common, folder.path())),
-        };
-        measured.unwrap_or_else(|error| {
-            fail(common, &error.to_string());
-            Exit::Failed
         })
     }
 
