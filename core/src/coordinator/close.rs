@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::round::{Phase, is_met};
-use super::{Coordinator, Effect, Ending, FoldError, Outcome};
+use super::{Coordinator, Domain, Effect, Ending, FoldError, Outcome};
 use crate::event::{Event, Finished, RoundState};
 use crate::ids::{DomainId, NodeId, Round};
 use crate::machine::Context;
@@ -474,9 +474,13 @@ impl Coordinator {
         // An interrupted or failed run does not wait for domains that are behind, and nobody waits for a domain that never came if all
         // that could be handed out is the initial model.
         let handed_out = committed.tally.0 + committed.tally.1 > 0;
-        let behind = self.domains.values().any(|domain| {
-            (domain.joined || handed_out) && !domain.lost && domain.adopted != Some(committed.hash)
-        });
+        let lacks = |id: &DomainId, domain: &Domain| {
+            domain.adopted != Some(committed.hash) && self.plan.trains(id)
+        };
+        let behind = self
+            .domains
+            .iter()
+            .any(|(id, domain)| (domain.joined || handed_out) && !domain.lost && lacks(id, domain));
         let waits =
             phase.is_some() || self.recording.is_some() || (ending.reason.is_empty() && behind);
         if waits && cx.now() < ending.until {
@@ -494,7 +498,7 @@ impl Coordinator {
             reason = format!("{reason}; the end of round {round} was still being recorded");
         }
         for (id, domain) in &self.domains {
-            if ending.reason.is_empty() && domain.adopted != Some(committed.hash) {
+            if ending.reason.is_empty() && lacks(id, domain) {
                 let why = match (domain.lost, domain.joined) {
                     (true, _) => "its gateway gives no sign of life",
                     (false, false) => "it never joined",

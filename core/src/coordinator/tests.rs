@@ -758,6 +758,20 @@ fn nobody_waits_for_a_lost_domain_and_it_is_said() {
 }
 
 #[test]
+fn a_domain_that_only_looks_on_needs_no_last_model_and_nobody_waits_for_it() {
+    let mut plan = some(&[1, 1], 1, 1);
+    plan.rounds = 1;
+    plan.round.absent.insert(1, vec![n("d1/n0")]);
+    let mut run = Run::open(plan);
+    run.join(1);
+    run.commit(&["d0/n0"]);
+    run.domain(0, adopted());
+    assert_eq!(run.finished().reason, "");
+    assert!(!run.says("does not hold the last model"));
+    assert!(run.told(1, &Control::Finish { reason: "".into() }));
+}
+
+#[test]
 fn a_domain_that_never_came_or_lags_is_waited_for_no_longer_than_the_limit() {
     let mut plan = some(&[1, 1, 1], 1, 1);
     plan.rounds = 1;
