@@ -177,6 +177,20 @@ fn transport_to(plan: &Plan, node: &NodeId, peer: &NodeId, carries: u16) -> Tran
     transport
 }
 
+/// How a node dials a peer over a path that may carry datagrams of `carries` bytes, and the server name to send.
+pub fn dialling(
+    plan: &Plan,
+    identity: &dyn Identity,
+    peer: &NodeId,
+    carries: u16,
+) -> (quinn::ClientConfig, String) {
+    let (crypto, server_name) = identity.client(peer);
+    let mut config = quinn::ClientConfig::new(crypto);
+    let transport = transport_to(plan, identity.node(), peer, carries);
+    config.transport_config(Arc::new(transport));
+    (config, server_name)
+}
+
 /// The congestion law between two nodes.
 fn law_between(plan: &Plan, node: &NodeId, peer: &NodeId) -> Law {
     let link = plan.link(&node.domain(), &peer.domain());
@@ -349,10 +363,8 @@ impl Quic {
         let Some(link) = self.links.get().and_then(|links| links.get(&peer)).cloned() else {
             return;
         };
-        let (crypto, server_name) = self.identity.client(&peer);
-        let mut config = quinn::ClientConfig::new(crypto);
         let (env, endpoint) = (self.stage.env.clone(), self.endpoint.clone());
-        let (plan, node) = (self.stage.plan.clone(), self.stage.node.clone());
+        let (plan, identity) = (self.stage.plan.clone(), self.identity.clone());
         let to = peer.clone();
         let attempt = async move {
             let mut reasons = Vec::new();
@@ -363,16 +375,15 @@ impl Quic {
                 let addresses = addresses.map_err(|error| Trouble::from(error.to_string()))?;
                 let mut has_moved = false;
                 for address in addresses {
-                    let transport = transport_to(&plan, &node, &to, env.carries(address));
-                    config.transport_config(Arc::new(transport));
-                    let connecting =
-                        match endpoint.connect_with(config.clone(), address, &server_name) {
-                            Ok(connecting) => connecting,
-                            Err(error) => {
-                                reasons.push(format!("{address}: {error}"));
-                                continue;
-                            }
-                        };
+                    let carries = env.carries(address);
+                    let (config, server_name) = dialling(&plan, identity.as_ref(), &to, carries);
+                    let connecting = match endpoint.connect_with(config, address, &server_name) {
+                        Ok(connecting) => connecting,
+                        Err(error) => {
+                            reasons.push(format!("{address}: {error}"));
+                            continue;
+                        }
+                    };
                     tokio::select! {
                         biased;
                         connection = connecting => match connection {

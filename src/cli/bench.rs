@@ -7,6 +7,7 @@ mod child;
 mod codec;
 mod compress;
 mod learn;
+mod link;
 mod measure;
 mod round;
 mod train;
@@ -32,6 +33,8 @@ enum What {
     Codec(codec::Codecs),
     /// Lossless methods on updates as they are, in half precision and sparse: ratio and speed.
     Compress(compress::Compress),
+    /// One large object over loopback QUIC, beside TCP with TLS and plain TCP.
+    Link(link::Link),
     /// What rules, codecs and retries do for a model: a study in virtual time.
     Learn(learn::Learn),
 }
@@ -44,6 +47,7 @@ impl Bench {
             What::Train(train) => train.run(common),
             What::Codec(codecs) => codecs.run(common),
             What::Compress(compress) => compress.run(common),
+            What::Link(link) => link.run(common),
             What::Learn(learn) => learn.run(common),
         }
     }

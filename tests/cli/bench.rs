@@ -58,9 +58,10 @@ fn rounds_without_training_end_with_the_right_model_and_say_what_they_cost() {
         .run("bench round --nodes 4 --elements 2000000 --rounds 2")
         .expect(0);
     let lines = measured(&output, "round");
-    let (ours, limit) = (&lines[0], &lines[1]);
+    let (ours, limits) = (&lines[0], &lines[1..]);
     assert_eq!((&ours["n"], &ours["bytes"]), (&4.into(), &8_000_000.into()));
-    assert_eq!(limit["peer"], "limit-tcp");
+    let limits: Vec<_> = limits.iter().map(|limit| &limit["peer"]).collect();
+    assert_eq!(limits, ["limit-tcp", "limit-quic"]);
     // Four updates up and four models down; the smallest count is never reached, and the rest of it is small.
     let (found, least) = (&ours["wan_bytes"], &ours["wan_bytes_min"]);
     assert_eq!(*least, 64_000_000);
@@ -73,6 +74,33 @@ fn rounds_without_training_end_with_the_right_model_and_say_what_they_cost() {
     );
     let left = std::fs::read_dir(workspace.path()).unwrap().count();
     assert_eq!(left, 1, "only the topology that the workspace came with");
+}
+
+/// Every byte of the first transfer is looked at, by both ends of three ways. What the path carries is known from the connection itself.
+#[test]
+fn one_object_crosses_loopback_whole_by_every_way() {
+    let workspace = Workspace::new("");
+    let command = "bench link --bytes 3000001 --repeat 2";
+    let output = workspace.run(command).expect(0);
+    let lines = measured(&output, "link");
+    let ways = lines.iter().map(|line| {
+        let text = |name: &str| line[name].as_str().unwrap();
+        format!("{}: {}", text("peer"), text("case"))
+    });
+    let ways: Vec<String> = ways.collect();
+    let expected = [
+        "tcp: in pieces",
+        "tcp-rustls: in pieces",
+        "tombolo: in pieces",
+        "tcp: as one tensor",
+        "tcp-rustls: as one tensor",
+        "tombolo: as one tensor",
+        "tombolo: in pieces, packets of 1452",
+    ];
+    assert_eq!(ways, expected);
+    let packet = |index: usize| lines[index]["packet_bytes"].as_u64().unwrap();
+    assert!(packet(2) > 9000, "{}", lines[2]);
+    assert!((1200..=1452).contains(&packet(6)), "{}", lines[6]);
 }
 
 #[test]

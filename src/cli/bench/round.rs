@@ -118,7 +118,9 @@ impl Round {
     }
 
     fn measure(&self, common: &Common, folder: &Path) -> io::Result<Exit> {
-        let limit = limit::measure(self.nodes, self.model_bytes(), self.rounds)?;
+        let (nodes, bytes, rounds) = (self.nodes, self.model_bytes(), self.rounds);
+        let plain = limit::tcp(nodes, bytes, rounds)?;
+        let secured = limit::quic(&folder.join("limit"), nodes, bytes, rounds)?;
         let prepared = self
             .federation(folder)
             .and_then(|federation| federation.prepare());
@@ -134,7 +136,7 @@ impl Round {
             }
         })?;
         Ok(match ours {
-            Ok(ours) => show(common, &[ours, limit]),
+            Ok(ours) => show(common, &[ours, plain, secured]),
             Err(Interrupt::Interrupted) => Exit::Interrupted,
             Err(Interrupt::Terminated) => Exit::Terminated,
         })

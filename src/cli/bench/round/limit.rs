@@ -1,15 +1,55 @@
-//! What a round is measured against: the same bytes through a plain TCP connection on loopback, without TLS, sums or files.
+//! What a round is measured against: the same bytes over loopback without sums, hashes or files, through a plain TCP connection, and through
+//! the QUIC and TLS that a round uses.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path as Folder;
 
+use super::super::link::{Path, Taken, object, passes, quic::Quic};
 use super::super::measure::{Measurement, cpu_seconds, now};
 
 /// Bytes of one write: large enough that calls cost nothing, small enough to stay in cache.
 const PIECE: usize = 256 << 10;
 
-/// Sends each node's update up and each node's step down, one after the other.
-pub fn measure(nodes: usize, model_bytes: u64, rounds: u64) -> io::Result<Measurement> {
+/// One connection, over which each node's update goes up and each node's model down, one after the other.
+struct Round {
+    connection: Quic,
+    transfers: usize,
+}
+
+impl Path for Round {
+    fn pass(&mut self, is_first: bool) -> io::Result<bool> {
+        let mut right = true;
+        for _ in 0..self.transfers {
+            right &= self.connection.pass(is_first)?;
+        }
+        Ok(right)
+    }
+}
+
+/// By QUIC, with TLS, as nodes are connected: what moving the bytes alone costs.
+pub fn quic(
+    folder: &Folder,
+    nodes: usize,
+    model_bytes: u64,
+    rounds: u64,
+) -> io::Result<Measurement> {
+    let object = object(model_bytes as usize);
+    let mut round = Round {
+        connection: Quic::open(folder, &object, Taken::InPieces, u16::MAX)?,
+        transfers: 2 * nodes,
+    };
+    let measurement = passes("limit-quic", &mut round, model_bytes, rounds as usize)?;
+    Ok(Measurement {
+        group: "round",
+        case: "the same bytes, TLS".into(),
+        n: nodes,
+        ..measurement
+    })
+}
+
+/// By plain TCP: sends each node's update up and each node's model down, one after the other.
+pub fn tcp(nodes: usize, model_bytes: u64, rounds: u64) -> io::Result<Measurement> {
     let piece: Vec<u8> = (0..PIECE).map(|at| (at % 251) as u8).collect();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let mut sender = TcpStream::connect(listener.local_addr()?)?;
