@@ -13,6 +13,7 @@
 //! * [`aggregate`], [`outer`], [`fold`]: the mathematics of a round; [`inner`]: that of a local step.
 //! * [`compress`]: codecs, and the memory of what they lose.
 //! * [`outline`], [`heal`]: a model in chunks that prove themselves, and which of them is asked of whom.
+//! * [`collective`]: who reads and writes what when ranks of one machine reduce in place.
 //! * [`congestion`]: how much may be on its way to a peer.
 //! * [`wire`]: what travels between nodes.
 //! * [`view`], [`membership`]: who takes part, in numbered views.
@@ -28,6 +29,7 @@
 pub mod aggregate;
 pub mod authorize;
 pub mod clock;
+pub mod collective;
 pub mod compress;
 pub mod congestion;
 pub mod coordinator;
