@@ -157,6 +157,14 @@ pub enum FabricError {
     },
 }
 
+/// What a call to the kernel was for, put to its answer.
+pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> FabricError {
+    move |source| FabricError::System {
+        what,
+        source: source.into(),
+    }
+}
+
 /// Why a posted READ failed. The first one moves its queue pair to the error state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -29,13 +29,19 @@
 //! # }
 //! ```
 //!
-//! All `unsafe` code is in `pages.rs`. Two promises carry it: memory that we hand out as a slice is written by nobody else (the kernel's
-//! seals see to that), and memory of somebody else is never seen through a reference, only copied.
+//! Beside it stands [`group`], for step mode: ranks of one machine that do write into each other's memory, at that memory's speed.
+//!
+//! All `unsafe` code is in `pages.rs`, `group/slab.rs` and `group/buffer.rs`. Two promises carry it: memory that we hand out as a slice is written
+//! by nobody else (the kernel's seals see to that, in a group the meetings of its ranks), and memory of somebody else is never seen through a
+//! reference, only copied.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
+mod dial;
 mod error;
+mod folder;
+pub mod group;
 #[expect(
     unsafe_code,
     reason = "mapped memory is reached through raw pointers; every other module is safe"

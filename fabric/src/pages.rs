@@ -1,7 +1,8 @@
 //! Pages of memory: our own (private or shared with readers) and those of others.
 //!
-//! This file holds every raw pointer of the crate and gives out a safe interface. [`Pages`] are written by their owner only, so they may
-//! be seen as slices. [`ForeignPages`] may change at any moment and are only copied from.
+//! This file holds every raw pointer of the verbs and gives out a safe interface. [`Pages`] are written by their owner only, so they may
+//! be seen as slices. [`ForeignPages`] may change at any moment and are only copied from. Memory that a group writes together is in
+//! `group/slab.rs`.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::c_void;
@@ -147,7 +148,7 @@ pub(crate) fn memory_info(field: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-fn check_available(len: u64, available: Option<u64>) -> io::Result<()> {
+pub(crate) fn check_available(len: u64, available: Option<u64>) -> io::Result<()> {
     // A sixteenth stays, for what others take between the question and the deed.
     match available {
         Some(available) if len <= available - available / 16 => Ok(()),
@@ -285,7 +286,7 @@ impl From<rustix::io::Errno> for MapError {
 /// # Safety
 ///
 /// `start` and `len` are a mapping of the caller's that nobody uses any more.
-unsafe fn unmap(start: NonNull<u8>, len: usize) {
+pub(crate) unsafe fn unmap(start: NonNull<u8>, len: usize) {
     // SAFETY: promised by the caller. It fails only for arguments that were never mapped.
     let unmapped = unsafe { rustix::mm::munmap(start.as_ptr().cast::<c_void>(), len) };
     debug_assert!(unmapped.is_ok(), "a mapping of ours can be unmapped");

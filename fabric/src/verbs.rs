@@ -20,7 +20,7 @@ use crate::error::{CompletionError, FabricError};
 use crate::region::{Region, RemoteRegion};
 
 pub use endpoint::Endpoint;
-use endpoint::Token;
+pub(crate) use endpoint::Token;
 
 /// The longest name of an owner or peer, in bytes: a domain, a slash and a node, with room.
 pub const NAME_LENGTH_MAX: usize = 128;
@@ -309,7 +309,7 @@ impl Patience {
 }
 
 /// Checks the name of an owner or peer.
-fn check_name(name: &str) -> Result<(), FabricError> {
+pub(crate) fn check_name(name: &str) -> Result<(), FabricError> {
     if name.is_empty() || name.len() > NAME_LENGTH_MAX {
         return Err(FabricError::Name {
             name: name.to_owned(),

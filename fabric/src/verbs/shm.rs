@@ -15,7 +15,6 @@
 )]
 
 mod board;
-mod folder;
 mod listener;
 mod message;
 mod reader;
@@ -33,10 +32,10 @@ use super::{
     Device, Endpoint, Limits, QUEUE_DEPTH, QueuePair, READ_LENGTH_MAX, REGIONS_MAX, Stats,
     VerbsProvider, check_name,
 };
-use crate::error::FabricError;
+use crate::error::{FabricError, system};
+use crate::folder::{Address, Folder};
 use crate::pages::{self, Pages};
 use crate::region::{Region, Storage};
-use folder::{Address, Folder};
 use table::Shared;
 
 const PROVIDER: &str = "shm";
@@ -194,26 +193,9 @@ fn limits() -> Limits {
     }
 }
 
-fn random<const N: usize>() -> io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    let mut filled = 0;
-    while filled < N {
-        filled +=
-            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
-    }
-    Ok(bytes)
-}
-
 fn wake() -> io::Result<OwnedFd> {
     Ok(rustix::event::eventfd(
         0,
         EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
     )?)
-}
-
-fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> FabricError {
-    move |source| FabricError::System {
-        what,
-        source: source.into(),
-    }
 }

@@ -45,7 +45,7 @@ const FOLDERS: &[&str] = &[
 
 /// Files that may name such a folder, and why.
 const FOLDERS_GRANTED: &[(&str, &str)] = &[(
-    "fabric/src/verbs/shm/folder.rs",
+    "fabric/src/folder.rs",
     "a name that a hostile peer could send",
 )];
 

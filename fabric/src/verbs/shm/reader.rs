@@ -3,20 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{RecvFlags, SendFlags};
 
 use super::board::ForeignBoard;
-use super::folder::{Address, Folder};
 use super::message::{self, NoReply, Reply, Request};
-use super::system;
 use super::table::{Pass, Shared};
-use crate::error::{CompletionError, FabricError};
+use crate::dial::Dial;
+use crate::error::{CompletionError, FabricError, system};
+use crate::folder::{Address, Folder};
 use crate::pages::{ForeignPages, MapError};
 use crate::region::RemoteRegion;
 use crate::verbs::in_order::{InOrder, Wire, check_bounds};
@@ -44,16 +43,12 @@ pub(super) fn connect(
             owner: shared.owner.clone(),
         });
     }
-    let dial = Dial {
-        peer,
-        address: folder.resolve(peer, address)?,
-        deadline: Instant::now() + CONNECT_WAIT,
-    };
+    let dial = Dial::new(peer, folder.resolve(peer, address)?, CONNECT_WAIT);
     let hello = Request::Hello {
         name: shared.owner.clone(),
         token: *token,
     };
-    let (socket, reply, file) = dial.greet(&hello)?;
+    let (socket, reply, file) = greet(&dial, &hello)?;
     let (pass, board) = match (reply, file) {
         (Reply::Welcome { seat, grant }, Some(board)) => (Pass { seat, grant }, board),
         (Reply::Denied, None) => {
@@ -86,103 +81,35 @@ pub(super) fn connect(
 
 const NO_ANSWER: &str = "it did not answer our greeting as agreed";
 
-/// One bounded attempt to get through to an owner.
-struct Dial<'a> {
-    peer: &'a str,
-    address: SocketAddrUnix,
-    deadline: Instant,
+/// Connects, greets and takes the answer. Under a flood of strangers the owner may close on us before it has read our greeting; then we come
+/// again.
+fn greet(
+    dial: &Dial<'_>,
+    hello: &Request,
+) -> Result<(OwnedFd, Reply, Option<OwnedFd>), FabricError> {
+    for _ in 0..GREETINGS_MAX {
+        let socket = dial.connect()?;
+        if message::send_request(&socket, hello, SendFlags::empty()).is_err() {
+            continue;
+        }
+        match receive(dial, &socket)? {
+            Ok((reply, file)) => return Ok((socket, reply, file)),
+            Err(NoReply::Malformed) => return Err(dial.distrusted(NO_ANSWER)),
+            Err(NoReply::Gone | NoReply::Nothing) => {}
+        }
+    }
+    Err(dial.unreachable("it closes every connection"))
 }
 
-impl Dial<'_> {
-    /// Connects, greets and takes the answer. Under a flood of strangers the owner may close on us before it has read our greeting;
-    /// then we come again.
-    fn greet(&self, hello: &Request) -> Result<(OwnedFd, Reply, Option<OwnedFd>), FabricError> {
-        for _ in 0..GREETINGS_MAX {
-            let socket = self.connect()?;
-            if message::send_request(&socket, hello, SendFlags::empty()).is_err() {
-                continue;
-            }
-            match self.receive(&socket)? {
-                Ok((reply, file)) => return Ok((socket, reply, file)),
-                Err(NoReply::Malformed) => return Err(self.distrusted(NO_ANSWER)),
-                Err(NoReply::Gone | NoReply::Nothing) => {}
-            }
-        }
-        Err(self.unreachable("it closes every connection"))
-    }
-
-    fn connect(&self) -> Result<OwnedFd, FabricError> {
-        let socket = rustix::net::socket_with(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .map_err(system("making a UNIX socket"))?;
-        loop {
-            self.bound_waits(&socket)?;
-            match rustix::net::connect(&socket, &self.address) {
-                Ok(()) => break,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Err(self.timed_out()),
-                Err(errno) => return Err(self.unreachable(&errno.to_string())),
-            }
-        }
-        let user = sockopt::socket_peercred(&socket)
-            .map_err(system("asking who listens"))?
-            .uid;
-        if user != rustix::process::geteuid() {
-            let reason = format!("its process runs as user {}", user.as_raw());
-            return Err(self.distrusted(&reason));
-        }
-        Ok(socket)
-    }
-
-    fn receive(
-        &self,
-        socket: &OwnedFd,
-    ) -> Result<Result<(Reply, Option<OwnedFd>), NoReply>, FabricError> {
-        loop {
-            self.bound_waits(socket)?;
-            match message::receive_reply(socket, RecvFlags::empty()) {
-                Err(NoReply::Nothing) => {}
-                reply => return Ok(reply),
-            }
-        }
-    }
-
-    /// Makes blocking calls on the socket end by the deadline.
-    fn bound_waits(&self, socket: &OwnedFd) -> Result<(), FabricError> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(self.timed_out());
-        }
-        // A timeout of zero would mean none.
-        let left = Some(left.max(Duration::from_millis(1)));
-        sockopt::set_socket_timeout(socket, Timeout::Send, left)
-            .and_then(|()| sockopt::set_socket_timeout(socket, Timeout::Recv, left))
-            .map_err(system("bounding the waits of a UNIX socket"))
-    }
-
-    fn timed_out(&self) -> FabricError {
-        FabricError::TimedOut {
-            peer: self.peer.to_owned(),
-            doing: "connecting to it",
-            wait: CONNECT_WAIT,
-        }
-    }
-
-    fn unreachable(&self, reason: &str) -> FabricError {
-        FabricError::Unreachable {
-            peer: self.peer.to_owned(),
-            reason: reason.to_owned(),
-        }
-    }
-
-    fn distrusted(&self, reason: &str) -> FabricError {
-        FabricError::Distrusted {
-            peer: self.peer.to_owned(),
-            reason: reason.to_owned(),
+fn receive(
+    dial: &Dial<'_>,
+    socket: &OwnedFd,
+) -> Result<Result<(Reply, Option<OwnedFd>), NoReply>, FabricError> {
+    loop {
+        dial.bound_waits(socket)?;
+        match message::receive_reply(socket, RecvFlags::empty()) {
+            Err(NoReply::Nothing) => {}
+            reply => return Ok(reply),
         }
     }
 }

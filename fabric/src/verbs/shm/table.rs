@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::board::{self, Board};
-use super::{random, system};
-use crate::error::FabricError;
+use crate::error::{FabricError, system};
+use crate::folder::random;
 use crate::region::DeviceId;
 use crate::verbs::{GRANTS_MAX, Limits, REGIONS_MAX, Stats, Token, check_room, too_many_grants};
 

@@ -14,8 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Pid;
 
-use super::{random, system};
-use crate::error::FabricError;
+use crate::error::{FabricError, system};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -27,14 +26,14 @@ const FINAL: &str = ".sock";
 const PASSING: &str = ".new";
 
 /// An open folder that only this user can enter.
-pub(super) struct Folder {
+pub(crate) struct Folder {
     handle: OwnedFd,
     identity: (u64, u64),
 }
 
 impl Folder {
     /// Opens the folder, making it at need.
-    pub(super) fn open(path: &Path) -> Result<Folder, FabricError> {
+    pub(crate) fn open(path: &Path) -> Result<Folder, FabricError> {
         let refuse = |reason: String| FabricError::Folder {
             path: path.to_owned(),
             reason,
@@ -68,7 +67,7 @@ impl Folder {
     }
 
     /// A listening socket and its name.
-    pub(super) fn listen(&self) -> Result<(OwnedFd, String), FabricError> {
+    pub(crate) fn listen(&self) -> Result<(OwnedFd, String), FabricError> {
         // A sweeper in another process namespace may take the passing name of a living process for a dead one's, within microseconds.
         const TRIES: usize = 3;
         let mut tries = 1;
@@ -98,7 +97,7 @@ impl Folder {
     }
 
     /// Where peers find a socket of this folder.
-    pub(super) fn address(&self, name: &str) -> Address {
+    pub(crate) fn address(&self, name: &str) -> Address {
         Address {
             folder: self.identity,
             name: name.to_owned(),
@@ -111,7 +110,7 @@ impl Folder {
     }
 
     /// The socket address of a peer, which must use the same folder.
-    pub(super) fn resolve(
+    pub(crate) fn resolve(
         &self,
         peer: &str,
         address: &Address,
@@ -128,12 +127,12 @@ impl Folder {
     }
 
     /// Removes a socket; one that is gone already is no matter.
-    pub(super) fn remove(&self, name: &str) {
+    pub(crate) fn remove(&self, name: &str) {
         let _ = rustix::fs::unlinkat(&self.handle, name, AtFlags::empty());
     }
 
     /// Removes the sockets of dead owners. What cannot be judged stays.
-    pub(super) fn sweep(&self) {
+    pub(crate) fn sweep(&self) {
         let Ok(entries) = rustix::fs::Dir::read_from(&self.handle) else {
             return;
         };
@@ -175,13 +174,13 @@ fn socket() -> Result<OwnedFd, Errno> {
 
 /// A socket in a folder, as an endpoint names it. It carries no path, so an endpoint can send nobody to a socket outside the folder.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Address {
+pub(crate) struct Address {
     folder: (u64, u64),
     name: String,
 }
 
 impl Address {
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(64);
         bytes.extend_from_slice(&self.folder.0.to_le_bytes());
         bytes.extend_from_slice(&self.folder.1.to_le_bytes());
@@ -189,7 +188,7 @@ impl Address {
         bytes
     }
 
-    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Address, FabricError> {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Address, FabricError> {
         let parse = |bytes: &[u8]| {
             let (device, rest) = bytes.split_first_chunk()?;
             let (inode, name) = rest.split_first_chunk()?;
@@ -207,6 +206,17 @@ impl Address {
             found: format!("{} other bytes", bytes.len()),
         })
     }
+}
+
+/// Bytes that nobody can guess.
+pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        filled +=
+            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(bytes)
 }
 
 fn hex(bytes: &[u8]) -> String {
