@@ -1,7 +1,7 @@
 //! Who acts in a Tombolo federation.
 //!
 //! Each file of this crate is one actor: a machine of `tombolo-core` in a mailbox, which performs what the machine decides through an
-//! [`env::Env`] and decides nothing itself. [`shell`] is what all of them have around them (queue, permits, supervision), [`crew`] puts the
+//! [`env::Env`] and decides nothing itself. [`step`] is no actor: what a rank does in step mode, on the thread that trains. [`shell`] is what all of them have around them (queue, permits, supervision), [`crew`] puts the
 //! actors of one node together.
 
 #![forbid(unsafe_code)]
@@ -21,6 +21,7 @@ pub mod quic;
 pub mod residual;
 pub mod shell;
 pub mod slab;
+pub mod step;
 #[cfg(test)]
 mod testing;
 pub mod verbs;

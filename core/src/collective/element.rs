@@ -94,7 +94,7 @@ pub trait Element: Pod + Send + Sync {
 }
 
 /// What folds are made in.
-pub trait Number: Pod {
+pub trait Number: Pod + Send + Sync {
     /// The sum; of whole numbers, without what overflows.
     fn plus(self, other: Self) -> Self;
 

@@ -1,0 +1,118 @@
+//! All-reduce of memory that no other rank can reach: through small slots of shared memory that stay in the cores' caches, so that the memory itself is
+//! read once and written once. Slower than in place, and what a rank does wrong there can only make bytes wrong.
+//!
+//! A pipeline of three: while a chunk is copied in, the one before is folded, and the result of the one before that is copied out. One meeting a chunk.
+
+use std::ops::Range;
+
+use tombolo_core::collective::{Collective, Element, Operation, Shape, schedule, slices};
+use tombolo_fabric::group::Operation as Running;
+
+use super::{Plan, Reduction, Step, StepError, call, folder};
+
+/// Bytes of a chunk. Larger ones meet less often, smaller ones stay nearer to the core.
+const CHUNK_BYTES: usize = 512 << 10;
+
+/// Two chunks on their way in, and two on their way out.
+const SLOTS: usize = 4;
+
+impl Step {
+    /// Reduces every rank's values into every rank's, always in the direct shape.
+    ///
+    /// # Errors
+    ///
+    /// Names the rank that is to blame; the group has failed, and `values` is part old, part new: compute the step again.
+    pub fn all_reduce_own<T: Element>(
+        &mut self,
+        values: &mut [T],
+        reduction: Reduction,
+    ) -> Result<(), StepError> {
+        if self.slots.is_none() {
+            self.slots = Some(self.group.allocate(SLOTS * CHUNK_BYTES)?);
+        }
+        let slots = self.slots.as_mut().expect("it was just made");
+        let (rank, ranks) = (self.group.rank(), self.group.ranks());
+        let plan = Plan {
+            collective: Collective::AllReduce,
+            shape: Shape::Direct,
+            elements: values.len(),
+        };
+        let call = call::<T>(plan, reduction.operation, true);
+        let folder = folder::<T>(&mut self.folders);
+        let weights = &mut self.weights;
+        let mut running = self.group.begin(slots, call, reduction.weight.to_bits())?;
+        if reduction.operation == Operation::WeightedSum {
+            for (rank, weight) in weights.iter_mut().enumerate() {
+                *weight = f64::from_bits(running.contribution(rank));
+            }
+        }
+        let chunks = Chunks {
+            each: CHUNK_BYTES / size_of::<T>(),
+            elements: values.len(),
+        };
+        for turn in 0..chunks.count() + 2 {
+            if turn > 0 {
+                running.meet()?;
+            }
+            if let Some(chunk) = chunks.range(turn) {
+                let source: &[u8] = bytemuck::cast_slice(&values[chunk]);
+                running.write(rank, slot(turn), source);
+            }
+            if let Some(chunk) = turn.checked_sub(1).and_then(|turn| chunks.range(turn)) {
+                let (from, into) = (slot(turn - 1), slot(turn - 1) + 2 * CHUNK_BYTES);
+                let steps = schedule(
+                    Collective::ReduceScatter,
+                    Shape::Direct,
+                    ranks,
+                    rank,
+                    chunk.len(),
+                );
+                for it in steps.iter().flatten() {
+                    let read = |rank: usize, at: usize, block: &mut [T]| {
+                        let at = from + at * size_of::<T>();
+                        running.read(rank, at, bytemuck::cast_slice_mut(block));
+                    };
+                    let write = |rank: usize, at: usize, block: &[T]| {
+                        let at = into + at * size_of::<T>();
+                        running.write(rank, at, bytemuck::cast_slice(block));
+                    };
+                    folder.perform(reduction.operation, weights, it, read, write);
+                }
+            }
+            if let Some(chunk) = turn.checked_sub(2).and_then(|turn| chunks.range(turn)) {
+                let from = slot(turn - 2) + 2 * CHUNK_BYTES;
+                copy_out(&running, from, &mut values[chunk], ranks);
+            }
+        }
+        Ok(running.finish()?)
+    }
+}
+
+/// The result of a chunk: each rank's slice lies in its own slot.
+fn copy_out<T: Element>(running: &Running<'_>, from: usize, values: &mut [T], ranks: usize) {
+    for (rank, slice) in slices(values.len(), ranks).into_iter().enumerate() {
+        let at = from + slice.start * size_of::<T>();
+        running.read(rank, at, bytemuck::cast_slice_mut(&mut values[slice]));
+    }
+}
+
+/// Where a chunk comes in.
+fn slot(turn: usize) -> usize {
+    turn % 2 * CHUNK_BYTES
+}
+
+struct Chunks {
+    each: usize,
+    elements: usize,
+}
+
+impl Chunks {
+    fn count(&self) -> usize {
+        self.elements.div_ceil(self.each)
+    }
+
+    fn range(&self, index: usize) -> Option<Range<usize>> {
+        let start = index.checked_mul(self.each)?;
+        (start < self.elements).then(|| start..(start + self.each).min(self.elements))
+    }
+}
