@@ -87,8 +87,10 @@ pub use rendezvous::Founding;
 /// Most ranks of a group: more than a machine has processes that train. Each costs every rank a descriptor.
 pub const RANKS_MAX: usize = 64;
 
-/// How often a rank looks for the others before it sleeps: a few hundred microseconds, so that ranks which are equally fast never sleep.
+/// How often a rank looks for the others before it sleeps, at most: a few hundred microseconds, so that ranks which are equally fast never sleep.
+/// It looks half as often after each time in vain, down to the least, since the rank that it waits for may need this very core.
 const SPINS: u32 = 20_000;
+const SPINS_MIN: u32 = 250;
 
 /// The first sleep, which doubles up to the longest: after each, dead ranks and the deadline are looked for.
 const NAP: Duration = Duration::from_millis(1);
@@ -213,7 +215,10 @@ impl Group {
         let arrived = gate.arrive(turn, || why.and_then(|_| self.mismatch()));
         self.control.note(self.rank, turn);
         let ended = match arrived {
-            Turn::Waiting => self.wait_for_others(turn),
+            Turn::Waiting => match self.spin(turn) {
+                Turn::Waiting => self.sleep(turn),
+                ended => ended,
+            },
             ended => ended,
         };
         match ended {
@@ -225,14 +230,26 @@ impl Group {
         }
     }
 
-    fn wait_for_others(&self, turn: u16) -> Turn {
+    fn spin(&mut self, turn: u16) -> Turn {
         let gate = self.control.gate();
         for _ in 0..self.spins {
             match gate.look(turn) {
                 Turn::Waiting => std::hint::spin_loop(),
-                ended => return ended,
+                ended => {
+                    self.spins = (self.spins * 2).min(SPINS);
+                    return ended;
+                }
             }
         }
+        self.spins = match self.spins {
+            0 => 0,
+            spins => (spins / 2).max(SPINS_MIN),
+        };
+        Turn::Waiting
+    }
+
+    fn sleep(&self, turn: u16) -> Turn {
+        let gate = self.control.gate();
         let until = Instant::now() + self.wait;
         let mut nap = NAP;
         loop {

@@ -1,7 +1,10 @@
-//! All-reduce of memory that no other rank can reach: through small slots of shared memory that stay in the cores' caches, so that the memory itself is
-//! read once and written once. Slower than in place, and what a rank does wrong there can only make bytes wrong.
+//! All-reduce of memory that no other rank can reach: through small slots of shared memory. Slower than in place, and what a rank does wrong there can
+//! only make bytes wrong.
 //!
 //! A pipeline of three: while a chunk is copied in, the one before is folded, and the result of the one before that is copied out. One meeting a chunk.
+//!
+//! Much is copied past the caches. A line that one core has changed and another wants comes two to three times slower from the first core's cache
+//! than from memory, on processors whose cores do not share one; where they do it makes no difference.
 
 use std::ops::Range;
 
@@ -10,8 +13,11 @@ use tombolo_fabric::group::Operation as Running;
 
 use super::{Plan, Reduction, Step, StepError, call, folder};
 
-/// Bytes of a chunk. Larger ones meet less often, smaller ones stay nearer to the core.
-const CHUNK_BYTES: usize = 512 << 10;
+/// Bytes of a chunk. Larger ones meet less often, smaller ones take less memory; beyond this little is gained.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// From so many bytes on it is faster past the caches.
+const STREAMED_BYTES_MIN: usize = 2 << 20;
 
 /// Two chunks on their way in, and two on their way out.
 const SLOTS: usize = 4;
@@ -50,13 +56,17 @@ impl Step {
             each: CHUNK_BYTES / size_of::<T>(),
             elements: values.len(),
         };
+        let past_caches = size_of_val(values) >= STREAMED_BYTES_MIN;
         for turn in 0..chunks.count() + 2 {
             if turn > 0 {
                 running.meet()?;
             }
+            let write = |at: usize, bytes: &[u8]| match past_caches {
+                true => running.stream(rank, at, bytes),
+                false => running.write(rank, at, bytes),
+            };
             if let Some(chunk) = chunks.range(turn) {
-                let source: &[u8] = bytemuck::cast_slice(&values[chunk]);
-                running.write(rank, slot(turn), source);
+                write(slot(turn), bytemuck::cast_slice(&values[chunk]));
             }
             if let Some(chunk) = turn.checked_sub(1).and_then(|turn| chunks.range(turn)) {
                 let (from, into) = (slot(turn - 1), slot(turn - 1) + 2 * CHUNK_BYTES);
@@ -72,16 +82,15 @@ impl Step {
                         let at = from + at * size_of::<T>();
                         running.read(rank, at, bytemuck::cast_slice_mut(block));
                     };
-                    let write = |rank: usize, at: usize, block: &[T]| {
-                        let at = into + at * size_of::<T>();
-                        running.write(rank, at, bytemuck::cast_slice(block));
+                    let write = |_: usize, at: usize, block: &[T]| {
+                        write(into + at * size_of::<T>(), bytemuck::cast_slice(block));
                     };
                     folder.perform(reduction.operation, weights, it, read, write);
                 }
             }
             if let Some(chunk) = turn.checked_sub(2).and_then(|turn| chunks.range(turn)) {
                 let from = slot(turn - 2) + 2 * CHUNK_BYTES;
-                copy_out(&running, from, &mut values[chunk], ranks);
+                copy_out(&running, from, &mut values[chunk], ranks, past_caches);
             }
         }
         Ok(running.finish()?)
@@ -89,10 +98,20 @@ impl Step {
 }
 
 /// The result of a chunk: each rank's slice lies in its own slot.
-fn copy_out<T: Element>(running: &Running<'_>, from: usize, values: &mut [T], ranks: usize) {
+fn copy_out<T: Element>(
+    running: &Running<'_>,
+    from: usize,
+    values: &mut [T],
+    ranks: usize,
+    past_caches: bool,
+) {
     for (rank, slice) in slices(values.len(), ranks).into_iter().enumerate() {
         let at = from + slice.start * size_of::<T>();
-        running.read(rank, at, bytemuck::cast_slice_mut(&mut values[slice]));
+        let target = bytemuck::cast_slice_mut(&mut values[slice]);
+        match past_caches {
+            true => running.read_streaming(rank, at, target),
+            false => running.read(rank, at, target),
+        }
     }
 }
 

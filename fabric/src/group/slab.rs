@@ -155,6 +155,32 @@ impl Slab {
         }
     }
 
+    /// Copies `source` to `offset` past the caches: for bytes that another core reads next. [`settle`] must come before the meeting that lets it.
+    pub(super) fn stream(&self, offset: usize, source: &[u8]) {
+        self.assert_inside(offset, source.len());
+        // SAFETY: as for `write`.
+        unsafe {
+            stream(
+                source.as_ptr(),
+                self.start.as_ptr().add(offset),
+                source.len(),
+            );
+        }
+    }
+
+    /// Copies from `offset` until `target` is full, past the caches on the side of the target: for bytes that are not needed soon.
+    pub(super) fn read_streaming(&self, offset: usize, target: &mut [u8]) {
+        self.assert_inside(offset, target.len());
+        // SAFETY: as for `read`; all stores to the target are seen by this thread before any that follow `settle`.
+        unsafe {
+            stream(
+                self.start.as_ptr().add(offset),
+                target.as_mut_ptr(),
+                target.len(),
+            );
+        }
+    }
+
     /// # Safety
     ///
     /// Until the slice is gone no rank may write the range.
@@ -188,6 +214,51 @@ impl Drop for Slab {
     fn drop(&mut self) {
         // SAFETY: mapped in `map` with this length, unmapped only here; slices borrow from `self`.
         unsafe { unmap(self.start, self.len) }
+    }
+}
+
+/// Bytes of one streaming store.
+const STORE: usize = 16;
+
+/// Copies past the caches: a line that lies changed in one core's cache comes to another core many times slower than from memory.
+///
+/// # Safety
+///
+/// As for `copy_nonoverlapping`; and `settle` must be called before anybody else is told of the bytes.
+#[cfg(target_arch = "x86_64")]
+unsafe fn stream(source: *const u8, target: *mut u8, len: usize) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+
+    let head = target.align_offset(STORE).min(len);
+    let stores = (len - head) / STORE;
+    let tail = head + stores * STORE;
+    // SAFETY: all within what the caller promises; the target of each store is aligned, and the instructions belong to every x86-64.
+    unsafe {
+        std::ptr::copy_nonoverlapping(source, target, head);
+        for index in 0..stores {
+            let at = head + index * STORE;
+            let value = _mm_loadu_si128(source.add(at).cast::<__m128i>());
+            _mm_stream_si128(target.add(at).cast::<__m128i>(), value);
+        }
+        std::ptr::copy_nonoverlapping(source.add(tail), target.add(tail), len - tail);
+    }
+}
+
+/// # Safety
+///
+/// As for `copy_nonoverlapping`.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn stream(source: *const u8, target: *mut u8, len: usize) {
+    // SAFETY: promised by the caller.
+    unsafe { std::ptr::copy_nonoverlapping(source, target, len) }
+}
+
+/// Orders what was streamed before whatever follows.
+pub(super) fn settle() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction belongs to every x86-64.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
     }
 }
 
