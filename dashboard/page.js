@@ -185,6 +185,7 @@
       : [html("span", { class: `dot ${OUTCOMES[round.state]}` }), `round ${round.round} ${round.state} after ${seconds(round.elapsed_s)}: ${round.counted} of ${round.asked} counted${round.reason && round.state === "aborted" ? `; ${round.reason}` : ""}`];
     if (round.late.length) words.push(`; late: ${round.late.join(", ")}`);
     for (const [node, why] of round.refused) words.push(`; ${node} refused: ${why}`);
+    if (round.limit) words.push(html("div", {}, round.limit));
     byId("outcome").replaceChildren(...words);
     const spans = Object.entries(round.spans);
     if (!spans.length) return byId("timeline").replaceChildren(html("p", { class: "legend" }, "what nodes did in this round is not kept any more"));

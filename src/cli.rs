@@ -32,6 +32,7 @@ mod output;
 mod processes;
 mod promote;
 mod readmit;
+mod records;
 mod report;
 mod run;
 mod schema;
@@ -39,6 +40,7 @@ mod signals;
 mod sim;
 mod status;
 mod top;
+mod trace;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -147,6 +149,8 @@ enum Command {
     Explain(explain::Explain),
     /// Write a finished run as one page, in a file that needs nothing else.
     Report(report::Report),
+    /// Write what happened in each round, at every site and on one clock, as a Chrome trace, which Perfetto shows.
+    Trace(trace::Trace),
     /// Make a standby the coordinator, after the one before it was lost.
     Promote(promote::Promote),
     /// Let an evicted node in again before its cool-down is over.
@@ -196,6 +200,7 @@ pub fn main() -> ExitCode {
         Command::Top(command) => command.run(&common),
         Command::Explain(command) => command.run(&common),
         Command::Report(command) => command.run(&common),
+        Command::Trace(command) => command.run(&common),
         Command::Promote(command) => command.run(&common),
         Command::Readmit(command) => command.run(&common),
         Command::Certs(command) => command.run(&common),

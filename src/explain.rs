@@ -4,7 +4,10 @@
 //! over it once and keep only what they tell of. The record is the coordinator's process's: of nodes in other processes it knows what they reported.
 
 mod chronicle;
+mod clocks;
+mod course;
 mod link;
+mod merged;
 mod node;
 mod round;
 
@@ -14,10 +17,14 @@ mod tests;
 use thiserror::Error;
 
 pub use chronicle::{Chronicle, Past};
-pub(crate) use chronicle::{LINE_BYTES_MAX, Lives, OLD_MAX, last_told};
-pub use link::{LinkStory, link};
+pub(crate) use chronicle::{LINE_BYTES_MAX, Lives, OLD_MAX, RUN_RECORD, last_told, own_record};
+pub use clocks::{Clocks, Place, Survey};
+pub use course::{Cause, Share, Step, SumSpan, limit};
+pub(crate) use course::{Course, Lines};
+pub use link::{Limit, LinkStory, link};
+pub use merged::{Merged, Placed};
 pub use node::{Asked, NodeStory, node};
-pub use round::{DomainStory, Fate, NodeRound, RoundStory, Share, Step, round};
+pub use round::{DomainStory, Fate, NodeRound, RoundStory, round};
 
 use serde::Serialize;
 use tombolo_core::event::Event;

@@ -29,7 +29,6 @@ use tombolo_core::event::{Event, RoundState};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
 use tombolo_core::tensor::Hash;
-use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trainer;
 use tombolo_fabric::{VerbsProvider, shm::Shm};
 
@@ -43,8 +42,8 @@ use tombolo_actors::identity::IdentityError;
 
 pub(crate) use blueprint::{Blueprint, Built};
 pub use ledger::Ledger;
-pub(crate) use paths::Paths;
-pub use recorder::Recorder;
+pub(crate) use paths::{LINKS_LOOK, Paths};
+pub(crate) use recorder::Recorders;
 pub use report::Report;
 pub use running::{DEPARTED, Interrupt, NOT_DRAINED, Running, STEPPED_DOWN};
 pub use state::{StateError, StateFolder};
@@ -457,22 +456,21 @@ impl Federation {
         let told = told.flatten();
 
         let (events, all_events) = broadcast::channel(EVENTS_KEPT);
-        let recorder = hosts_coordinator
-            .then(|| Recorder::start(folder_events(&plan)))
-            .transpose()
-            .map_err(machine)?;
-        let recorder = Arc::new(Mutex::new(recorder));
+        let recorders = Recorders::start(&plan.checkpoint.folder, first, hosts_coordinator);
+        let recorders = Arc::new(Mutex::new(recorders.map_err(machine)?));
         let history = Arc::new(History::new(plan.rounds));
         let ledger = Arc::new(Ledger::default());
         let (roles, role_changes) = watch::channel(());
         let sink: Arc<dyn Fn(Event) + Send + Sync> = {
-            let (events, recorder, plan) = (events.clone(), recorder.clone(), plan.clone());
+            let (events, recorders) = (events.clone(), recorders.clone());
             let (history, ledger, hosted) = (history.clone(), ledger.clone(), nodes.clone());
             let clock = world.clock();
             Arc::new(move |event: Event| {
                 tracing::debug!(?event);
                 history.record(&event);
-                record(&recorder, &plan, clock(), &event);
+                let mut recorders = recorders.lock().unwrap_or_else(PoisonError::into_inner);
+                recorders.record(clock(), &event);
+                drop(recorders);
                 ledger.record(&event);
                 match &event {
                     Event::CoordinatorSteppedDown {
@@ -537,7 +535,7 @@ impl Federation {
             clock
         };
         let running_clock = clock.clone();
-        let paths = Paths::new(crews.values(), clock.clone());
+        let paths = Paths::new(crews.values(), |peer| !crews.contains_key(peer));
         let waiting = Waiting::new(&plan, &crews, world.addresses(), clock);
         let waiting = Arc::new(waiting);
         let sources = Sources::new(&plan, &crews, census.clone(), history, waiting.clone(), env);
@@ -556,7 +554,7 @@ impl Federation {
             _control: control,
             world,
             state,
-            recorder,
+            recorders,
             role_changes,
         })
     }
@@ -589,33 +587,10 @@ fn forget_addresses(plan: &Plan, nodes: &BTreeSet<NodeId>) -> Result<(), Federat
     Ok(())
 }
 
-/// Records an event, if this process is the one that does.
-fn record(recorder: &Mutex<Option<Recorder>>, plan: &Plan, at: Micros, event: &Event) {
-    let mut recorder = recorder.lock().unwrap_or_else(PoisonError::into_inner);
-    // One that was promoted in an earlier life says so by what it does.
-    let coordinates = matches!(
-        event,
-        Event::CoordinatorPromoted { .. } | Event::RoundOpened { .. }
-    );
-    if coordinates && recorder.is_none() {
-        let started = Recorder::start(folder_events(plan));
-        let started =
-            started.inspect_err(|error| tracing::error!(%error, "events are not recorded"));
-        *recorder = started.ok();
-    }
-    if let Some(recorder) = recorder.as_ref() {
-        recorder.sender().record(at, event);
-    }
-}
-
 /// The coordinator's records in those files.
 fn records(plan: &Plan, files: Arc<dyn Files>) -> Store {
     let configuration = Hash(topology::config_hash(plan));
     Store::new(files, configuration, plan.checkpoint.every, Pool::default())
-}
-
-fn folder_events(plan: &Plan) -> PathBuf {
-    plan.checkpoint.folder.join("events.jsonl")
 }
 
 fn unix_now() -> u64 {

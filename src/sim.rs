@@ -371,6 +371,11 @@ impl SimWorld {
         self.clocks(node).step((seconds * 1e9) as i128);
     }
 
+    /// Lets a node's monotonic clock be ahead of the world's, as if its machine had run for so much longer; before anything runs on it.
+    pub fn start_clock_ahead(&self, node: &NodeId, by: Duration) {
+        self.clocks(node).start_ahead(nanos(by));
+    }
+
     /// Lets a node's clocks run too fast or slow from now on, by so many parts per million: its wall clock by up to [`WALL_PPM_MAX`], its
     /// monotonic clock by up to [`MONOTONIC_PPM_MAX`]. Zero lets them run right, from where they stand.
     pub fn drift_clocks(&self, node: &NodeId, wall_ppm: f64, monotonic_ppm: f64) {

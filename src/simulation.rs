@@ -45,6 +45,7 @@ mod shrink;
 mod theatre;
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -141,6 +142,8 @@ pub struct Simulation {
     limit: Duration,
     training: Option<Duration>,
     failing_sends: f64,
+    ahead: BTreeMap<NodeId, Duration>,
+    is_observed: bool,
     replay: Option<String>,
 }
 
@@ -171,6 +174,8 @@ impl Simulation {
             limit: LIMIT,
             training: None,
             failing_sends: 0.0,
+            ahead: BTreeMap::new(),
+            is_observed: false,
             replay: None,
         })
     }
@@ -263,6 +268,22 @@ impl Simulation {
     #[must_use]
     pub fn failing_sends(mut self, share: f64) -> Self {
         self.failing_sends = share;
+        self
+    }
+
+    /// Lets a node's monotonic clock be ahead of the others', as if its machine had been started so much earlier. A node that does not exist
+    /// has no clock.
+    #[must_use]
+    pub fn clock_ahead(mut self, node: &NodeId, by: Duration) -> Self {
+        self.ahead.insert(node.clone(), by);
+        self
+    }
+
+    /// Looks at links and clocks every two seconds, as a process of a real run does, and keeps what each node's own process would have
+    /// recorded: [`SimulationReport::records`].
+    #[must_use]
+    pub fn observed(mut self) -> Self {
+        self.is_observed = true;
         self
     }
 
@@ -470,6 +491,7 @@ impl Simulation {
             virtual_time: Duration::from_micros(world.now().0),
             violations: log.checker.violations(),
             events: std::mem::take(&mut log.events),
+            records: std::mem::take(&mut log.records),
             seed: self.seed,
             faults: faults.clone(),
             replay: self.replay_command(),
@@ -503,6 +525,8 @@ impl Simulation {
             memory: Memory::new(),
             census: Census::default(),
             record: Arc::new(Record::new(checker)),
+            ahead: self.ahead.clone(),
+            is_observed: self.is_observed,
             papers: plan.nodes().map(papers).collect(),
             machines: Default::default(),
             looks: Default::default(),

@@ -269,16 +269,17 @@ impl Crew {
         })?;
         let address = endpoint.local_addr()?;
         stage.env.advertise(&me, address)?;
+        let incarnation = stage.env.rng("incarnation").next_u64() | 1;
         stage.report(Event::NodeStarted {
             node: me.clone(),
             address: address.to_string(),
+            life: incarnation,
         });
 
         let wait = plan.heartbeat.every * tombolo_core::heartbeat::PERIODS_SILENT;
         let fabric = Fabric::new(device, wait);
         let (pool, shelf) = (Pool::default(), Shelf::default());
         let residual: Arc<Residual> = Arc::default();
-        let incarnation = stage.env.rng("incarnation").next_u64() | 1;
         let on_wan = plan.may_coordinate(&me) || plan.may_be_gateway(&me);
         let class = if on_wan { Class::Gateway } else { Class::Node };
 

@@ -39,7 +39,7 @@ const RATE_GUESS: f64 = 100e-6;
 
 /// How far apart two sound clocks can run, at the most: each is off by no more than 500 ppm (RFC 5905 takes the same number). The bound
 /// rests on it.
-const RATE_MAX: f64 = 1000e-6;
+pub const RATE_MAX: f64 = 1000e-6;
 
 /// A stamp is a whole number: two of them are off by as much.
 const QUANTUM_US: f64 = 2.0;

@@ -536,7 +536,7 @@ impl Coordinator {
         };
         for node in join.members {
             if node.domain() == domain {
-                self.membership.on_word(cx.now(), &node, Word::Active);
+                self.hear(cx, &node, Word::Active);
             }
         }
         let Some(committed) = &self.committed else {

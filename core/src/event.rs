@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::aggregate::feedback::Drift;
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
+use crate::membership::State;
 use crate::staleness::Past;
 use crate::tensor::Hash;
 use crate::view::View;
@@ -101,7 +102,13 @@ impl RoundRecord {
 #[expect(missing_docs, reason = "field names say it; variants are documented")]
 pub enum Event {
     /// A node's actors run and its socket is bound.
-    NodeStarted { node: NodeId, address: String },
+    NodeStarted {
+        node: NodeId,
+        address: String,
+        /// Drawn at each start, so that whoever measures its clock can say which life's it is.
+        #[serde(default)]
+        life: u64,
+    },
     /// A node waits for others that it needs; said soon, then ever more rarely.
     NodeWaits(Wait),
     /// A node reached nobody who leads it for as long as it is patient: it ends, and if it is a gateway its domain with it.
@@ -110,6 +117,16 @@ pub enum Event {
     LinkUp { node: NodeId, peer: NodeId },
     /// How a link between sites was, as its node saw it: said now and then while the run goes on.
     LinkMeasured(Measured),
+    /// How far another process's clock is from this one's: said now and then, so that what both recorded can be placed on one line of time.
+    ClockMeasured(ClockOffset),
+    /// A tensor has come over a link between sites.
+    Transferred(Transfer),
+    /// The coordinator has heard that a node does otherwise than before.
+    StandingChanged {
+        node: NodeId,
+        state: State,
+        reason: String,
+    },
     /// A link does not any more.
     LinkDown {
         node: NodeId,
@@ -363,6 +380,51 @@ pub struct Measured {
     pub sent: u64,
     /// UDP payload that the node has received over it, since its process began.
     pub received: u64,
+}
+
+/// How far a peer's clock is from a node's. Clocks count from the start of their process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockOffset {
+    /// Whose clock the record goes by.
+    pub node: NodeId,
+    /// Whose clock was measured.
+    pub peer: NodeId,
+    /// Which life of the peer that was.
+    pub life: u64,
+    /// Add it to the node's clock to get the peer's, in microseconds.
+    pub offset_us: i64,
+    /// The offset is off by no more.
+    pub bound_us: u64,
+}
+
+/// What travels between sites.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cargo {
+    /// A domain's sum, towards the coordinator.
+    Contribution,
+    /// A committed model, away from it.
+    Model,
+}
+
+/// A tensor that has come over a link between sites.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transfer {
+    /// The round that it is of: of a model, the one that committed it.
+    pub round: Round,
+    /// What it is.
+    pub cargo: Cargo,
+    /// Who sent it.
+    pub from: DomainId,
+    /// Who has it now.
+    pub to: DomainId,
+    /// As it travelled.
+    pub bytes: u64,
+    /// How long its receiver had nothing to do but to wait for it.
+    pub waited_us: u64,
+    /// What the topology says that the link carries, in bits per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u64>,
 }
 
 /// A node that waits for others.

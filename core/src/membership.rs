@@ -180,21 +180,19 @@ impl Membership {
             })
     }
 
-    /// Takes a word about a node.
-    pub fn on_word(&mut self, now: Micros, node: &NodeId, word: Word) {
+    /// Takes a word about a node. If the node stands elsewhere now: where it stood, and the entry.
+    pub fn on_word(&mut self, now: Micros, node: &NodeId, word: Word) -> Option<(State, &Entry)> {
         let is_out = self.view.is_out(node);
-        let Some(entry) = self.entries.get_mut(node) else {
-            return;
-        };
+        let entry = self.entries.get_mut(node)?;
         if entry.leaves && word != Word::Active {
             // Who said goodbye is silent by right.
-            return;
+            return None;
         }
         entry.heard = word == Word::Active || (word == Word::Suspect && entry.heard);
         entry.leaves = word == Word::Left;
         entry.overdue = word == Word::Overdue;
         if is_out {
-            return;
+            return None;
         }
         let state = match word {
             Word::Active => State::Active,
@@ -203,13 +201,16 @@ impl Membership {
         };
         // A node that nobody has heard yet cannot be lost.
         let never_came = entry.state == State::Joining && word != Word::Active;
-        if state != entry.state && !never_came {
-            let forgiven = now.since(entry.since) >= self.heartbeat.cooldown.forgiven_after();
-            if entry.state == State::Active && forgiven {
-                entry.evictions = 0;
-            }
-            (entry.state, entry.since) = (state, now);
+        if state == entry.state || never_came {
+            return None;
         }
+        let forgiven = now.since(entry.since) >= self.heartbeat.cooldown.forgiven_after();
+        if entry.state == State::Active && forgiven {
+            entry.evictions = 0;
+        }
+        let before = std::mem::replace(&mut entry.state, state);
+        entry.since = now;
+        Some((before, entry))
     }
 
     /// Lifts the cool-down of a node; says how much of it was left.

@@ -7,9 +7,10 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
 use super::output::{fail, print_line, refuse};
+use super::records::Records;
 use super::status::state_folder;
 use super::{Common, Exit, Format};
-use tombolo::explain::{self, Chronicle, ExplainError, Fate, Incident, NodeRound, Share, Step};
+use tombolo::explain::{self, ExplainError, Fate, Incident, Limit, NodeRound};
 use tombolo_core::ids::{NodeId, Round};
 
 /// Arguments of `explain`.
@@ -69,8 +70,8 @@ impl Explain {
     }
 
     fn tell(&self, common: &Common, folder: &Path) -> Result<(), ExplainError> {
-        let mut chronicle = Chronicle::open(folder)?;
-        let past = &mut chronicle;
+        let mut records = Records::open(&[folder.to_owned()])?;
+        let past = records.by_ref();
         let told =
             match &self.what {
                 What::Round { round, .. } => explain::round(past, *round)
@@ -80,13 +81,7 @@ impl Explain {
                 What::Link { a, b, .. } => explain::link(past, a, b)
                     .map(|story| print(common, &story, || show_link(&story))),
             };
-        for damaged in chronicle.damaged() {
-            complain!("a part of the record is left out, {damaged}");
-        }
-        let unreadable = chronicle.unreadable();
-        if unreadable > 0 {
-            complain!("{unreadable} lines of the record are no events of this version");
-        }
+        records.complain();
         told
     }
 }
@@ -132,14 +127,9 @@ fn show_round(story: &explain::RoundStory) {
             "it was opened {openings} times: the coordinator was started anew; this is the last time"
         );
     }
-    let total: f64 = story.steps.iter().map(|step| step.seconds).sum();
-    if let Some(limit) = story.limit.as_ref().filter(|_| total > 0.0) {
-        let share = 100.0 * limit.seconds / total;
-        say!(
-            "{share:.0} % of it was {}; {}",
-            step(limit),
-            advice(limit.step)
-        );
+    if let Some(limit) = &story.limit {
+        say!("{}", story.limited);
+        say!("what would help: {}", limit.advice());
     }
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -179,7 +169,12 @@ fn show_round(story: &explain::RoundStory) {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     for share in &story.steps {
-        table.add_row([seconds(Some(share.seconds)), step(share)]);
+        table.add_row([
+            seconds(Some(share.seconds)),
+            share.words(),
+            share.cause.words().to_owned(),
+            share.why.clone(),
+        ]);
     }
     align(&mut table, 0..=0);
     if !story.steps.is_empty() {
@@ -212,38 +207,6 @@ fn fate(fate: Fate) -> &'static str {
         Fate::Refused => "refused",
         Fate::Void => "void",
         Fate::Open => "open",
-    }
-}
-
-fn step(share: &Share) -> String {
-    let whom = share.whom.as_str();
-    match share.step {
-        Step::HandOut => format!("handing the model out to {whom}"),
-        Step::Compute => format!("training on {whom}"),
-        Step::Report => format!("the report of {whom} on its way"),
-        Step::HandOutToReport => format!("{whom}, from the model on its way to its report"),
-        Step::Waiting if whom.is_empty() => "waiting until the weights were fixed".to_owned(),
-        Step::Waiting => format!("waiting for {whom}"),
-        Step::Contribution => {
-            format!("the sum of {whom}: its fold, and its way to the coordinator")
-        }
-        Step::Closing => "closing: aggregation, evaluation, checkpoint".to_owned(),
-    }
-}
-
-/// What would make that step shorter.
-fn advice(step: Step) -> &'static str {
-    match step {
-        Step::HandOut => {
-            "the link to that domain is the limit: a higher cap, or fewer synchronisations (sync_every)"
-        }
-        Step::Compute | Step::HandOutToReport => {
-            "fewer local steps (sync_every), or a quorum that does without that node"
-        }
-        Step::Report => "the path to that domain is slow or lossy: see `tombolo explain link`",
-        Step::Waiting => "a shorter grace closes sooner, and without them",
-        Step::Contribution => "a codec on that domain's link sends fewer bytes",
-        Step::Closing => "the coordinator's own work: see [checkpoint] every, and the disk",
     }
 }
 
@@ -295,6 +258,21 @@ fn show_link(story: &explain::LinkStory) {
         story.lost,
         story.silent_ms
     );
+    if let (Some(round_trip), Some(loss)) = (story.round_trip_ms, story.heartbeat_loss) {
+        let loss = loss * 100.0;
+        say!("a round trip takes {round_trip:.1} ms; {loss:.1} % of heartbeats got lost lately");
+    }
+    for limit in &story.limits {
+        let Limit {
+            cause,
+            seconds,
+            last,
+        } = limit;
+        let cause = cause.words();
+        say!(
+            "sums and models were waited for {seconds:.1} s while it was {cause}; the last: {last}"
+        );
+    }
     show_incidents(&story.incidents, story.earlier);
 }
 

@@ -8,7 +8,7 @@ use super::dashboard::Page;
 use super::output::refuse;
 use super::run::{follow, open};
 use super::signals::Signals;
-use super::{Common, Exit, Format, processes, runtime};
+use super::{Common, Exit, Format, processes, report, runtime};
 use tombolo::{FederationError, Running};
 use tombolo_core::ids::NodeId;
 
@@ -25,6 +25,9 @@ pub struct Node {
     resume: bool,
     #[command(flatten)]
     page: Page,
+    /// Write what happened in each round, and when, to this file when the run is over: a Chrome trace, which Perfetto shows.
+    #[arg(long, value_name = "OUT")]
+    trace: Option<PathBuf>,
     /// Set by `run --processes`: the process that this one must not outlive and that wants every event.
     #[arg(long, hide = true, value_name = "PID")]
     child_of: Option<u32>,
@@ -50,7 +53,8 @@ impl Node {
             Ok(runtime) => runtime,
             Err(error) => return machine(error),
         };
-        runtime.block_on(async {
+        let folder = federation.plan().checkpoint.folder.clone();
+        let exit = runtime.block_on(async {
             let signals = match Signals::listen() {
                 Ok(signals) => signals,
                 Err(error) => return machine(error),
@@ -77,7 +81,8 @@ impl Node {
                 }
                 Err(error) => refuse(common, error),
             }
-        })
+        });
+        report::write_trace_of(self.trace.as_deref(), folder, exit)
     }
 }
 

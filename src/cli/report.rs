@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::output::{complain, fail, print_line};
+use super::records::Records;
 use super::status::run_folder;
 use super::{Common, Exit, Format};
-use tombolo::explain::{Chronicle, ExplainError};
+use tombolo::explain::ExplainError;
 use tombolo::federation::StateFolder;
 use tombolo::observe::{Bounds, Picture, report};
 
@@ -17,9 +18,9 @@ const NAME: &str = "report.html";
 /// Arguments of `report`.
 #[derive(Debug, Args)]
 pub struct Report {
-    /// The state folder of the run; default: the one of --state, or ./state.
-    folder: Option<PathBuf>,
-    /// Where to write; default: report.html in that folder.
+    /// The state folder of the run, and those of its other sites if they are at hand; default: the one of --state, or ./state.
+    folders: Vec<PathBuf>,
+    /// Where to write; default: report.html in the first folder.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -27,15 +28,15 @@ pub struct Report {
 impl Report {
     /// Reads the record and writes the file.
     pub fn run(&self, common: &Common) -> Exit {
-        let folder = run_folder(common, self.folder.as_deref());
-        let picture = match picture(&folder) {
+        let folders = run_folders(common, &self.folders);
+        let picture = match picture(&folders) {
             Ok(picture) => picture,
             Err(error) => {
                 fail(common, &error.to_string());
                 return Exit::Failed;
             }
         };
-        let out = self.out.clone().unwrap_or_else(|| folder.join(NAME));
+        let out = self.out.clone().unwrap_or_else(|| folders[0].join(NAME));
         if let Err(error) = std::fs::write(&out, report(&picture)) {
             let message = format!(
                 "cannot write {}: {error}; name another file with --out",
@@ -58,6 +59,18 @@ impl Report {
     }
 }
 
+/// Writes the trace of a run that has ended so, where it was asked for.
+pub fn write_trace_of(out: Option<&Path>, folder: PathBuf, exit: Exit) -> Exit {
+    match out {
+        // One that did not begin has nothing to tell.
+        Some(out) if exit != Exit::Usage => match picture(&[folder]) {
+            Ok(picture) => write_trace(out, &picture, exit),
+            Err(_) => exit,
+        },
+        _ => exit,
+    }
+}
+
 /// Writes the rounds of a picture as a Chrome trace; what goes wrong is said, and the exit is that of the run otherwise.
 pub fn write_trace(out: &Path, picture: &Picture, exit: Exit) -> Exit {
     match std::fs::write(out, tombolo::observe::trace(picture)) {
@@ -73,22 +86,33 @@ pub fn write_trace(out: &Path, picture: &Picture, exit: Exit) -> Exit {
     }
 }
 
-/// What the record of a state folder tells.
-pub fn picture(folder: &Path) -> Result<Picture, ExplainError> {
-    let mut chronicle = Chronicle::open(folder)?;
+/// The named folders, or the one that is meant if none is.
+pub fn run_folders(common: &Common, named: &[PathBuf]) -> Vec<PathBuf> {
+    match named {
+        [] => vec![run_folder(common, None)],
+        named => named
+            .iter()
+            .map(|folder| run_folder(common, Some(folder)))
+            .collect(),
+    }
+}
+
+/// What the records of state folders tell, on the coordinator's clock.
+pub fn picture(folders: &[PathBuf]) -> Result<Picture, ExplainError> {
+    let mut records = Records::open(folders)?;
     let mut picture = Picture::new(Bounds::REPORT);
-    if let Some((name, rounds)) = StateFolder::title(folder) {
+    let title = folders.iter().find_map(|folder| StateFolder::title(folder));
+    if let Some((name, rounds)) = title {
         (picture.federation, picture.planned) = (name, rounds);
     }
-    for past in &mut chronicle {
+    for past in records.by_ref() {
         picture.apply(&past);
     }
-    for damaged in chronicle.damaged() {
-        complain!("a part of the record is left out, {damaged}");
+    for (node, bound) in records.bounds() {
+        if let Some(bound) = bound {
+            picture.place(&node, bound);
+        }
     }
-    let unreadable = chronicle.unreadable();
-    if unreadable > 0 {
-        complain!("{unreadable} lines of the record are no events of this version");
-    }
+    records.complain();
     Ok(picture)
 }

@@ -62,14 +62,7 @@ impl Run {
                 Err(error) => refuse(common, error),
             }
         });
-        match &self.trace {
-            // One that did not begin has nothing to tell.
-            Some(out) if exit != Exit::Usage => match report::picture(&folder) {
-                Ok(picture) => report::write_trace(out, &picture, exit),
-                Err(_) => exit,
-            },
-            _ => exit,
-        }
+        report::write_trace_of(self.trace.as_deref(), folder, exit)
     }
 }
 

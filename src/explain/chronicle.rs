@@ -7,12 +7,23 @@ use std::vec::IntoIter;
 
 use serde::{Deserialize, Serialize};
 use tombolo_core::event::Event;
-use tombolo_core::ids::Round;
+use tombolo_core::ids::{NodeId, Round};
 
 use super::ExplainError;
 
+/// Records that are read beside each other: as many processes as a picture shows nodes.
+const RECORDS_MAX: usize = 4_096;
+
 /// Compressed files that a recorder keeps.
 pub(crate) const OLD_MAX: u32 = 8;
+
+/// The record of the run: the coordinator's.
+pub(crate) const RUN_RECORD: &str = "events.jsonl";
+
+/// The record that a process without a coordinator keeps, by its first node.
+pub(crate) fn own_record(first: &NodeId) -> String {
+    format!("events.{}.{}.jsonl", first.domain(), first.name())
+}
 
 /// The longest line that is read; the recorder's are far shorter.
 pub(crate) const LINE_BYTES_MAX: u64 = 16 << 20;
@@ -64,7 +75,7 @@ pub struct Chronicle {
 
 /// The last round of whose end the record in a state folder tells, 0 if of none; or that there is no record.
 pub(crate) fn last_told(folder: &Path) -> Option<Round> {
-    let files = files(folder);
+    let files = files(&folder.join(RUN_RECORD));
     if files.is_empty() {
         return None;
     }
@@ -77,12 +88,30 @@ pub(crate) fn last_told(folder: &Path) -> Option<Round> {
     Some(told.flatten().next().unwrap_or(0))
 }
 
-/// Oldest first. Anything else than a file might never end.
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let now = folder.join("events.jsonl");
+/// A record's files, oldest first. Anything else than a file might never end.
+fn files(record: &Path) -> Vec<PathBuf> {
     let old = (1..=OLD_MAX).rev();
-    let old = old.map(|number| folder.join(format!("events.jsonl.{number}.sz")));
+    let old = old.map(|number| record.with_extension(format!("jsonl.{number}.sz")));
+    let now = record.to_owned();
     old.chain([now]).filter(|path| path.is_file()).collect()
+}
+
+/// The records of a state folder: the run's first, then by name those of processes without a coordinator.
+fn records(folder: &Path) -> Vec<PathBuf> {
+    let is_own = |name: &str| {
+        let middle = name.strip_prefix("events.");
+        let middle = middle.and_then(|rest| rest.strip_suffix(".jsonl"));
+        middle.is_some_and(|node| node.contains('.'))
+    };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let entries = entries.map(|entry| entry.path());
+    let name = |path: &PathBuf| path.file_name()?.to_str().map(is_own);
+    let mut own: Vec<PathBuf> = entries.filter(|path| name(path) == Some(true)).collect();
+    own.sort();
+    own.truncate(RECORDS_MAX);
+    let run = folder.join(RUN_RECORD);
+    let run = [run].into_iter().filter(|run| !files(run).is_empty());
+    run.chain(own).collect()
 }
 
 impl Chronicle {
@@ -91,17 +120,34 @@ impl Chronicle {
     /// # Errors
     /// There is nothing.
     pub fn open(folder: &Path) -> Result<Self, ExplainError> {
-        let files = files(folder);
+        let files = files(&folder.join(RUN_RECORD));
         if files.is_empty() {
             return Err(ExplainError::Nothing(folder.display().to_string()));
         }
         Ok(Chronicle::of(files))
     }
 
+    /// Opens every record of these state folders: the run's, and those of processes without a coordinator, each by its own clock.
+    ///
+    /// # Errors
+    /// A folder has none.
+    pub fn open_each(folders: &[PathBuf]) -> Result<Vec<Self>, ExplainError> {
+        let mut all = Vec::new();
+        for folder in folders {
+            let found = records(folder);
+            if found.is_empty() {
+                return Err(ExplainError::Nothing(folder.display().to_string()));
+            }
+            all.extend(found.iter().map(|record| Chronicle::of(files(record))));
+        }
+        Ok(all)
+    }
+
     /// The part of a record that is finished: the compressed files of a state folder.
     pub(crate) fn of_finished(folder: &Path) -> Self {
         let finished = |path: &PathBuf| path.extension().is_some_and(|end| end == "sz");
-        Chronicle::of(files(folder).into_iter().filter(finished).collect())
+        let files = files(&folder.join(RUN_RECORD)).into_iter();
+        Chronicle::of(files.filter(finished).collect())
     }
 
     /// The lives that it has seen so far.

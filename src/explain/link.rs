@@ -1,9 +1,10 @@
 //! Why a link is as it is.
 
 use serde::Serialize;
-use tombolo_core::event::Event;
+use tombolo_core::event::{Event, Measured};
 use tombolo_core::ids::NodeId;
 
+use super::course::{Cause, Lines, verdict};
 use super::{ExplainError, Incident, Incidents, Past, between};
 
 /// What happened between two nodes.
@@ -25,10 +26,73 @@ pub struct LinkStory {
     pub lost: u64,
     /// The longest silence that ended, in milliseconds.
     pub silent_ms: u64,
+    /// How long two heartbeats that crossed were on their way, in milliseconds, as last seen; none if nobody said.
+    pub round_trip_ms: Option<f64>,
+    /// The share of heartbeats that got lost lately, as last seen.
+    pub heartbeat_loss: Option<f64>,
+    /// Sums and models that came over it.
+    pub transfers: u64,
+    /// Seconds that their receivers waited for them, by what held them up, the most first; of each the last transfer in words.
+    pub limits: Vec<Limit>,
     /// The last incidents, each from the end that saw it.
     pub incidents: Vec<Incident>,
     /// Incidents before those.
     pub earlier: u64,
+}
+
+/// What held transfers up.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Limit {
+    /// What.
+    pub cause: Cause,
+    /// For how many seconds in all.
+    pub seconds: f64,
+    /// The last of them.
+    pub last: String,
+}
+
+/// What came over a link, and how it was meanwhile.
+#[derive(Default)]
+struct Traffic {
+    lines: Lines,
+    last: Option<Measured>,
+    transfers: u64,
+    limits: Vec<Limit>,
+}
+
+impl Traffic {
+    fn take(&mut self, event: &Event, a: &NodeId, b: &NodeId) {
+        let ends = (a.domain(), b.domain());
+        match event {
+            Event::LinkMeasured(seen) => {
+                self.lines.take(seen);
+                if (&seen.node, &seen.peer) == (a, b) || (&seen.node, &seen.peer) == (b, a) {
+                    self.last = Some(seen.clone());
+                }
+            }
+            Event::Transferred(sent) => {
+                let (from, to) = (sent.from.clone(), sent.to.clone());
+                if ends != (from.clone(), to.clone()) && ends != (to, from) {
+                    return;
+                }
+                self.transfers += 1;
+                let seconds = sent.waited_us as f64 / 1e6;
+                let (cause, last) = verdict(sent, seconds, &self.lines);
+                match self.limits.iter_mut().find(|limit| limit.cause == cause) {
+                    Some(limit) => {
+                        limit.seconds += seconds;
+                        limit.last = last;
+                    }
+                    None => self.limits.push(Limit {
+                        cause,
+                        seconds,
+                        last,
+                    }),
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Tells what was recorded of the link between two nodes.
@@ -49,7 +113,9 @@ pub fn link(
     let (mut up, mut down, mut refused, mut suspected, mut lost) = (0, 0, 0, 0, 0);
     let mut silent = 0;
     let mut incidents = Incidents::default();
+    let mut traffic = Traffic::default();
     for past in past {
+        traffic.take(&past.event, a, b);
         let Some((node, peer, what)) = between(&past.event) else {
             continue;
         };
@@ -68,13 +134,24 @@ pub fn link(
         let what = format!("{node} says of {peer}: {what}");
         incidents.push(&past, what);
     }
-    if incidents.kept.is_empty() {
+    if incidents.kept.is_empty() && traffic.last.is_none() {
         return Err(ExplainError::Unknown {
             what: format!("a link between {a} and {b}"),
             known: "only gateways have links to other domains' nodes, and only those of the coordinator's process are recorded there".to_owned(),
         });
     }
+    let Traffic {
+        last,
+        transfers,
+        mut limits,
+        ..
+    } = traffic;
+    limits.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     Ok(LinkStory {
+        round_trip_ms: last.as_ref().and_then(|last| last.round_trip_ms),
+        heartbeat_loss: last.map(|last| last.heartbeat_loss),
+        transfers,
+        limits,
         a: a.clone(),
         b: b.clone(),
         up,

@@ -168,7 +168,9 @@ pub fn node(past: impl Iterator<Item = Past>, node: &NodeId) -> Result<NodeStory
 /// What an event says of one node alone.
 fn about(event: &Event, node: &NodeId) -> Option<String> {
     let (of, what) = match event {
-        Event::NodeStarted { node, address } => (node, format!("started, listens on {address}")),
+        Event::NodeStarted { node, address, .. } => {
+            (node, format!("started, listens on {address}"))
+        }
         Event::GaveUp { node, reason } => (node, format!("gave up: {reason}")),
         Event::NodeEvicted {
             node,
@@ -214,6 +216,18 @@ fn about(event: &Event, node: &NodeId) -> Option<String> {
         ),
         Event::ModelHealed { node, round, .. } => {
             (node, format!("was behind, and has healed model {round}"))
+        }
+        Event::StandingChanged {
+            node,
+            state,
+            reason,
+        } => {
+            let word = state.word();
+            let why = if reason.is_empty() { "" } else { ": " };
+            (
+                node,
+                format!("{word}{why}{reason}, as the coordinator hears"),
+            )
         }
         Event::LateAnswered { round, from } if from == node.as_str() => {
             return Some(format!(

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use tombolo_core::event::{Event, RoundRecord, RoundState};
 use tombolo_core::ids::{DomainId, Epoch, NodeId, Round};
+use tombolo_core::membership::State;
 
+use super::course::{Course, Lines, Share, limit, longest};
 use super::{ExplainError, Past, between};
 
 /// What became of a node's update.
@@ -58,37 +60,6 @@ pub struct DomainStory {
     pub dropped: String,
 }
 
-/// What a round spends time on, one after the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Step {
-    /// From the opening until the last node that counts begins to train: the word and the model on their way.
-    HandOut,
-    /// Until that node's update is ready.
-    Compute,
-    /// Until the coordinator has its report.
-    Report,
-    /// The same three, of a node in another process: only the whole is known.
-    HandOutToReport,
-    /// From the last report until the weights are fixed: for others who might still come, and for a note on the disk.
-    Waiting,
-    /// From the weights until the last domain's sum is acknowledged: the fold within it, and the way to the coordinator.
-    Contribution,
-    /// From the last sum until the round's record is on the disk: aggregation, evaluation, checkpoint.
-    Closing,
-}
-
-/// How much of a round a step took.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Share {
-    /// Which.
-    pub step: Step,
-    /// For whom the round waited; empty if for nobody in particular.
-    pub whom: String,
-    /// How long.
-    pub seconds: f64,
-}
-
 /// A round.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RoundStory {
@@ -110,10 +81,12 @@ pub struct RoundStory {
     pub nodes: Vec<NodeRound>,
     /// In order of name.
     pub domains: Vec<DomainStory>,
-    /// What it spent its time on; empty unless it was committed.
+    /// What it spent its time on; empty until it has ended.
     pub steps: Vec<Share>,
     /// The longest of them.
     pub limit: Option<Share>,
+    /// The same in a sentence; empty if nothing is known.
+    pub limited: String,
     /// Ranks that did not answer, and who waited for whom.
     pub stalls: Vec<String>,
 }
@@ -122,7 +95,7 @@ pub struct RoundStory {
 struct Draft {
     opened: f64,
     story: RoundStory,
-    weighed: Option<f64>,
+    course: Course,
     /// By node: the last trouble in words, and when.
     troubles: BTreeMap<NodeId, String>,
     lessened: BTreeMap<NodeId, String>,
@@ -139,6 +112,7 @@ pub fn round(past: impl Iterator<Item = Past>, number: Round) -> Result<RoundSto
     let (mut first, mut last) = (None, 0);
     // Who is in trouble when the round is opened.
     let mut standing: BTreeMap<NodeId, String> = BTreeMap::new();
+    let mut lines = Lines::default();
     for past in past {
         if let Event::RoundOpened { round, .. } = &past.event {
             first.get_or_insert(*round);
@@ -148,6 +122,11 @@ pub fn round(past: impl Iterator<Item = Past>, number: Round) -> Result<RoundSto
                 draft = Some(Draft::new(&past, openings + 1, &standing));
                 continue;
             }
+        }
+        if let Event::LinkMeasured(measured) = &past.event
+            && draft.as_ref().is_none_or(|draft| !draft.closed)
+        {
+            lines.take(measured);
         }
         stand(&mut standing, &past.event);
         if let Some(draft) = &mut draft {
@@ -161,7 +140,7 @@ pub fn round(past: impl Iterator<Item = Past>, number: Round) -> Result<RoundSto
             None => "no round was opened yet".to_owned(),
         },
     };
-    draft.map(Draft::finish).ok_or_else(unknown)
+    draft.map(|draft| draft.finish(&lines)).ok_or_else(unknown)
 }
 
 /// Keeps who is in trouble.
@@ -172,6 +151,19 @@ fn stand(standing: &mut BTreeMap<NodeId, String>, event: &Event) {
         }
         Event::NodeReadmitted { node, .. } | Event::NodeStarted { node, .. } => {
             standing.remove(node);
+        }
+        Event::StandingChanged {
+            node,
+            state: State::Active,
+            ..
+        } => {
+            standing.remove(node);
+        }
+        // Who sees the node itself says more.
+        Event::StandingChanged { node, reason, .. } => {
+            standing
+                .entry(node.clone())
+                .or_insert_with(|| reason.clone());
         }
         Event::NodeEvicted { node, epoch, .. } => {
             standing.insert(node.clone(), format!("evicted in epoch {epoch}"));
@@ -231,17 +223,14 @@ impl Draft {
                 domains: domains.into_values().collect(),
                 steps: Vec::new(),
                 limit: None,
+                limited: String::new(),
                 stalls: Vec::new(),
             },
-            weighed: None,
+            course: Course::default(),
             troubles: standing.clone(),
             lessened: BTreeMap::new(),
             closed: false,
         }
-    }
-
-    fn node(&mut self, node: &NodeId) -> Option<&mut NodeRound> {
-        self.story.nodes.iter_mut().find(|of| of.node == *node)
     }
 
     fn domain(&mut self, domain: &DomainId) -> Option<&mut DomainStory> {
@@ -257,28 +246,9 @@ impl Draft {
         if !self.closed {
             // After a restart the last opening counts, but an outcome may be all that is left of a life.
             stand(&mut self.troubles, &past.event);
+            self.course.take(number, since, &past.event);
         }
         match &past.event {
-            Event::TrainingStarted { round, node } if *round == number => {
-                if let Some(node) = self.node(node) {
-                    node.began_s.get_or_insert(since);
-                }
-            }
-            Event::UpdateExported { round, node, .. } | Event::UpdateRestored { round, node }
-                if *round == number =>
-            {
-                if let Some(node) = self.node(node) {
-                    node.trained_s.get_or_insert(since);
-                }
-            }
-            Event::Reported { round, node, .. } if *round == number => {
-                if let Some(node) = self.node(node) {
-                    node.reported_s.get_or_insert(since);
-                }
-                if let Some(domain) = self.domain(&node.domain()) {
-                    domain.reported_s = Some(since);
-                }
-            }
             Event::TrainingFailed {
                 round,
                 node,
@@ -304,7 +274,6 @@ impl Draft {
                 self.lessen(node, what);
             }
             Event::Weighed { round, reasons, .. } if *round == number => {
-                self.weighed = Some(since);
                 for (node, reason) in reasons {
                     self.lessen(node, format!("weighed less, {reason}"));
                 }
@@ -315,11 +284,6 @@ impl Draft {
             Event::Regrouped { round, domain, .. } if *round == number => {
                 if let Some(domain) = self.domain(domain) {
                     domain.regrouped += 1;
-                }
-            }
-            Event::Acknowledged { round, domain, .. } if *round == number => {
-                if let Some(domain) = self.domain(domain) {
-                    domain.acknowledged_s = Some(since);
                 }
             }
             Event::DomainDropped {
@@ -367,21 +331,25 @@ impl Draft {
         before.push_str(&what);
     }
 
-    fn finish(mut self) -> RoundStory {
+    fn finish(mut self, lines: &Lines) -> RoundStory {
         let mut nodes = std::mem::take(&mut self.story.nodes);
         for node in &mut nodes {
+            [node.began_s, node.trained_s, node.reported_s] = self.course.times(&node.node);
             (node.fate, node.why) = self.fate(node);
         }
+        for domain in &mut self.story.domains {
+            domain.acknowledged_s = self.course.acknowledged(&domain.domain);
+            let reports = nodes
+                .iter()
+                .filter(|node| node.node.domain() == domain.domain);
+            domain.reported_s = reports.filter_map(|node| node.reported_s).reduce(f64::max);
+        }
         self.story.nodes = nodes;
-        if self
-            .story
-            .record
-            .as_ref()
-            .is_some_and(RoundRecord::is_committed)
-        {
-            self.story.steps = self.steps();
-            let longest = |a: &&Share, b: &&Share| a.seconds.total_cmp(&b.seconds);
-            self.story.limit = self.story.steps.iter().max_by(longest).cloned();
+        if let (Some(record), Some(end)) = (&self.story.record, self.story.seconds) {
+            self.story.steps = self.course.path(record, end, lines);
+            self.story.limit = longest(&self.story.steps).cloned();
+            let limited = limit(record.round, &self.story.steps);
+            self.story.limited = limited.unwrap_or_default();
         }
         self.story
     }
@@ -417,7 +385,12 @@ impl Draft {
                 format!("its update was ready after {at:.1} s, but no report of it came in time")
             }
             (Some(at), None, None) => {
-                format!("it began to train after {at:.1} s and had not ended when the round closed")
+                let others = self.course.others_trained(id);
+                let others = others.map(|others| format!("; the others train for {others:.1} s"));
+                format!(
+                    "it began to train after {at:.1} s and had not ended when the round closed{}",
+                    others.unwrap_or_default()
+                )
             }
             (None, None, None) => "no report of it came before the round closed".to_owned(),
         };
@@ -426,50 +399,5 @@ impl Draft {
             RoundState::Aborted if !record.late.contains(id) => (Fate::Void, record.reason.clone()),
             _ => (Fate::Late, why),
         }
-    }
-
-    /// Along the last of each: who counts and reported last, the domain whose sum came last.
-    fn steps(&self) -> Vec<Share> {
-        let mut steps = Vec::new();
-        let mut at = 0.0;
-        let mut until = |end: Option<f64>, step, whom: &str| {
-            let Some(end) = end else { return };
-            steps.push(Share {
-                step,
-                whom: whom.to_owned(),
-                seconds: (end - at).max(0.0),
-            });
-            at = f64::max(at, end);
-        };
-        let counts = |node: &&NodeRound| matches!(node.fate, Fate::Counted | Fate::Lessened);
-        let counted = self.story.nodes.iter().filter(counts);
-        let later = |a: &Option<f64>, b: &Option<f64>| a.partial_cmp(b).expect("times are numbers");
-        if let Some(last) = counted.max_by(|a, b| later(&a.reported_s, &b.reported_s)) {
-            let name = last.node.as_str();
-            match (last.began_s, last.trained_s) {
-                (Some(_), Some(_)) => {
-                    until(last.began_s, Step::HandOut, name);
-                    until(last.trained_s, Step::Compute, name);
-                    until(last.reported_s, Step::Report, name);
-                }
-                _ => until(last.reported_s, Step::HandOutToReport, name),
-            }
-        }
-        let waits = self.story.nodes.iter();
-        let late: Vec<&str> = waits
-            .filter(|node| node.fate == Fate::Late)
-            .map(|node| node.node.as_str())
-            .collect();
-        until(self.weighed, Step::Waiting, &late.join(", "));
-        let domains = self.story.domains.iter();
-        if let Some(last) = domains.max_by(|a, b| later(&a.acknowledged_s, &b.acknowledged_s)) {
-            until(
-                last.acknowledged_s,
-                Step::Contribution,
-                last.domain.as_str(),
-            );
-        }
-        until(self.story.seconds, Step::Closing, "");
-        steps
     }
 }

@@ -11,10 +11,11 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use tombolo_core::event::Event;
+use tombolo_core::ids::NodeId;
 use tombolo_core::time::Micros;
 
 use crate::bounded;
-use crate::explain::{OLD_MAX, Past};
+use crate::explain::{OLD_MAX, Past, RUN_RECORD, own_record};
 
 /// Events that may wait for the disk; beyond that they are counted and left out, since a slow disk must not slow a round.
 const WAITING_MAX: usize = 16 * 1024;
@@ -24,21 +25,81 @@ const BYTES_MAX: u64 = 16 << 20;
 
 /// The writer's thread.
 #[derive(Debug)]
-pub struct Recorder {
+struct Recorder {
     sender: RecorderSender,
     thread: JoinHandle<()>,
 }
 
+/// What a process writes down.
+///
+/// The run's record is the coordinator's: `events.jsonl`. A process without a coordinator keeps one of its own beside it, by its own clock,
+/// under the name of its first node; if it becomes coordinator it keeps both.
+#[derive(Debug, Default)]
+pub(crate) struct Recorders {
+    folder: PathBuf,
+    run: Option<Recorder>,
+    own: Option<Recorder>,
+    is_closed: bool,
+}
+
+impl Recorders {
+    /// Of a process with that first node.
+    ///
+    /// # Errors
+    /// The run's record cannot be written. Without its own a process works as well.
+    pub fn start(folder: &Path, first: &NodeId, hosts_coordinator: bool) -> io::Result<Self> {
+        let mut recorders = Recorders {
+            folder: folder.to_owned(),
+            ..Recorders::default()
+        };
+        if hosts_coordinator {
+            recorders.run = Some(Recorder::start(folder.join(RUN_RECORD))?);
+            return Ok(recorders);
+        }
+        let own = std::fs::create_dir_all(folder);
+        let own = own.and_then(|()| Recorder::start(folder.join(own_record(first))));
+        recorders.own = told(own);
+        Ok(recorders)
+    }
+
+    /// Records an event that happened so long after the process began; never waits.
+    pub fn record(&mut self, at: Micros, event: &Event) {
+        // One that was promoted in an earlier life says so by what it does.
+        let coordinates = matches!(
+            event,
+            Event::CoordinatorPromoted { .. } | Event::RoundOpened { .. }
+        );
+        if coordinates && self.run.is_none() && !self.is_closed {
+            self.run = told(Recorder::start(self.folder.join(RUN_RECORD)));
+        }
+        for recorder in [&self.run, &self.own].into_iter().flatten() {
+            recorder.sender.record(at, event);
+        }
+    }
+
+    /// Writes what waits and ends.
+    pub fn close(&mut self) {
+        self.is_closed = true;
+        for recorder in [self.run.take(), self.own.take()].into_iter().flatten() {
+            recorder.close();
+        }
+    }
+}
+
+fn told(started: io::Result<Recorder>) -> Option<Recorder> {
+    let told = started.inspect_err(|error| tracing::error!(%error, "events are not recorded"));
+    told.ok()
+}
+
 /// Hands events to the writer.
-#[derive(Debug, Clone)]
-pub struct RecorderSender {
+#[derive(Debug)]
+struct RecorderSender {
     lines: mpsc::SyncSender<Option<Past>>,
     left_out: Arc<AtomicU64>,
 }
 
 impl RecorderSender {
-    /// Records an event that happened so long after the process began; never waits.
-    pub fn record(&self, at: Micros, event: &Event) {
+    fn record(&self, at: Micros, event: &Event) {
         let past = Past {
             at: at.0 as f64 / 1e6,
             life: 0,
@@ -75,11 +136,6 @@ impl Recorder {
             }
         })?;
         Ok(Recorder { sender, thread })
-    }
-
-    /// A sender.
-    pub fn sender(&self) -> RecorderSender {
-        self.sender.clone()
     }
 
     /// Writes what waits and ends.
@@ -209,7 +265,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let recorder = Recorder::start(folder.path().join("events.jsonl")).unwrap();
         let event = Event::QuorumReached { round: 7 };
-        recorder.sender().record(Micros(5), &event);
+        recorder.sender.record(Micros(5), &event);
         let written = || Chronicle::open(folder.path()).unwrap().count() == 1;
         let waited = (0..1_000_000).any(|_| written() || (std::thread::yield_now(), false).1);
         assert!(waited, "it is not on the disk");

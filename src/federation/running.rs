@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{broadcast, watch};
 
 use super::waiting::Clock;
-use super::{FederationError, Ledger, Paths, Recorder, Report, StateFolder, Waiting};
+use super::{FederationError, Ledger, Paths, Recorders, Report, StateFolder, Waiting};
 use crate::control::Control;
 use crate::world::World;
 use tombolo_actors::crew::{Crew, Farewell};
@@ -56,7 +56,7 @@ pub struct Running {
     pub(super) _control: Control,
     pub(super) world: World,
     pub(super) state: Option<StateFolder>,
-    pub(super) recorder: Arc<Mutex<Option<Recorder>>>,
+    pub(super) recorders: Arc<Mutex<Recorders>>,
     /// Changes when a node of this process becomes coordinator, or is none any more.
     pub(super) role_changes: watch::Receiver<()>,
 }
@@ -169,7 +169,7 @@ impl Running {
         // Nobody asked for it, so nothing is kept for it.
         self.all_events = None;
         let mut watch = std::pin::pin!(waiting.watch(sink.as_ref()));
-        let mut measure = std::pin::pin!(self.paths.watch(sink.as_ref()));
+        let mut measure = std::pin::pin!(self.paths.watch(&self.clock, sink.as_ref()));
         let ledger = self.ledger.clone();
         let mut stopping = None;
         let mut left: Vec<_> = self.crews.values().map(|crew| crew.left.clone()).collect();
@@ -225,6 +225,9 @@ impl Running {
                 }
             }
         };
+        // Whoever places this record beside others goes from here back to the last look.
+        let offsets = self.paths.offsets((self.clock)());
+        offsets.map(Event::ClockMeasured).for_each(sink.as_ref());
         let hosts_coordinator = self.hosts_coordinator();
         let farewell = match is_over {
             true => Farewell::Over(finished.reason.clone()),
@@ -253,13 +256,8 @@ impl Running {
             // Its threads cannot be joined; they end with the process.
             std::mem::forget(self.world);
         }
-        let recorder = {
-            let mut recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
-            recorder.take()
-        };
-        if let Some(recorder) = recorder {
-            recorder.close();
-        }
+        let recorders = self.recorders.lock();
+        recorders.unwrap_or_else(PoisonError::into_inner).close();
         // A run that could not begin leaves the report of the one before.
         let state = self.state.as_ref().filter(|_| report.finished.rounds > 0);
         match state.map_or(Ok(()), |state| state.write_report(&report)) {

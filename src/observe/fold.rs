@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::picture::{MARKS_MAX, Mark, Notice, Phase, Picture, RoundPicture, Span};
+use super::picture::{ClockPicture, MARKS_MAX, Mark, Notice, Phase, Picture, RoundPicture, Span};
 use crate::control::LinkState;
-use crate::explain::{Past, between, trouble};
-use tombolo_core::event::{Event, Measured, RoundRecord, RoundState};
+use crate::explain::{Course, Past, between, limit, trouble};
+use tombolo_core::event::{ClockOffset, Event, Measured, RoundRecord, RoundState};
 use tombolo_core::ids::{Epoch, NodeId, Round};
 use tombolo_core::membership::State;
 use tombolo_core::text::clip;
@@ -40,6 +40,17 @@ impl Picture {
         self.see_links(event);
         self.see_rounds(event);
         self.see_views(event);
+        self.see_course(event);
+    }
+
+    /// How the clock of a node's process lies to the coordinator's over a whole record.
+    pub fn place(&mut self, node: &NodeId, bound_s: f64) {
+        if let Some(node) = self.node(node) {
+            node.clock = Some(ClockPicture {
+                offset_ms: node.clock.and_then(|clock| clock.offset_ms),
+                bound_ms: bound_s * 1e3,
+            });
+        }
     }
 
     /// Takes note of events that were missed, and of the rounds that ended meanwhile.
@@ -75,6 +86,15 @@ impl Picture {
             )),
             Event::Finished(finished) if !finished.reason.is_empty() => {
                 Some(format!("the run ended: {}", finished.reason))
+            }
+            // Unless somebody here has seen it already.
+            Event::StandingChanged {
+                node,
+                state: state @ (State::Suspect | State::Restoring),
+                reason,
+            } => {
+                let known = self.nodes.get(node).map(|node| node.state);
+                (known != Some(*state)).then(|| format!("{node}: {reason}"))
             }
             event => trouble(event).or_else(|| {
                 let (node, peer, what) = between(event)?;
@@ -119,6 +139,22 @@ impl Picture {
         (found.state, found.rung, found.reason) = (state, rung, clip(reason));
     }
 
+    /// The coordinator has heard of it from others: that is all it knows of nodes of other sites.
+    fn stands(&mut self, node: &NodeId, state: State, reason: &str) {
+        let rung = match state {
+            State::Active => return self.lives(node),
+            State::Suspect => "suspect",
+            State::Restoring => "restoring",
+            // Views say so.
+            State::Joining | State::Evicted | State::Left => return,
+        };
+        // Who has seen it itself says more.
+        if self.nodes.get(node).is_some_and(|node| node.state != state) {
+            let reason = format!("{reason}, as the coordinator hears");
+            self.misses(node, state, rung, reason);
+        }
+    }
+
     fn see_nodes(&mut self, event: &Event) {
         match event {
             Event::NodeStarted { node, .. } => self.lives(node),
@@ -157,6 +193,11 @@ impl Picture {
                 );
             }
             Event::PeerRecovered { peer, .. } => self.lives(peer),
+            Event::StandingChanged {
+                node,
+                state,
+                reason,
+            } => self.stands(node, *state, reason),
             Event::TrainingStarted { node, round } | Event::TrainingResumed { node, round, .. } => {
                 self.lives(node);
                 self.step(node, *round, Phase::Training, |span, at| {
@@ -175,6 +216,15 @@ impl Picture {
                 });
                 if let Some(node) = self.node(node) {
                     (node.samples, node.loss) = (*samples, finite(*loss));
+                }
+            }
+            Event::UpdateMeasured { node, round } => {
+                let (at, last) = (self.at, self.rounds.back_mut());
+                let open = last.filter(|open| open.round == *round);
+                if let Some((opened, span)) =
+                    open.and_then(|open| Some((open.opened, open.spans.get_mut(node)?)))
+                {
+                    span.measured = Some(at - opened);
                 }
             }
             Event::Reported { node, round, .. } => {
@@ -247,6 +297,37 @@ impl Picture {
         if let Some(span) = span {
             span.phase = phase;
             change(span, at);
+        }
+    }
+
+    /// Before the round closes: its end is what the others lead to.
+    fn see_course(&mut self, event: &Event) {
+        match event {
+            Event::LinkMeasured(measured) => self.lines.take(measured),
+            Event::ClockMeasured(seen) => self.see_clock(seen),
+            _ => {}
+        }
+        let open = self.rounds.back().filter(|round| round.state.is_none());
+        if let Some((round, opened)) = open.map(|open| (open.round, open.opened)) {
+            self.course.take(round, self.at - opened, event);
+        }
+    }
+
+    fn see_clock(&mut self, seen: &ClockOffset) {
+        let Some(coordinator) = self.coordinator.clone() else {
+            return;
+        };
+        let offset_ms = seen.offset_us as f64 / 1e3;
+        let (whose, offset_ms) = match (seen.peer == coordinator, seen.node == coordinator) {
+            (true, _) => (&seen.node, offset_ms),
+            (_, true) => (&seen.peer, -offset_ms),
+            _ => return,
+        };
+        if let Some(node) = self.node(whose) {
+            node.clock = Some(ClockPicture {
+                offset_ms: Some(offset_ms),
+                bound_ms: seen.bound_us as f64 / 1e3,
+            });
         }
     }
 
@@ -377,6 +458,7 @@ impl Picture {
             spans,
             ..RoundPicture::new(round, epoch, at)
         });
+        self.course = Course::default();
         for node in self.nodes.values_mut() {
             node.phase = Phase::Idle;
         }
@@ -406,8 +488,12 @@ impl Picture {
                 let round = RoundPicture::new(record.round, record.epoch, opened);
                 let asked = record.counted.len() + record.late.len() + record.refused.len();
                 self.push(RoundPicture { asked, ..round });
+                self.course = Course::default();
             }
         }
+        let end = self.at - self.rounds.back().map_or(self.at, |round| round.opened);
+        let path = self.course.path(record, end, &self.lines);
+        let sums = self.course.sums();
         let is_committed = record.is_committed();
         let counted = if is_committed {
             record.counted.len()
@@ -418,6 +504,8 @@ impl Picture {
             open.state = Some(record.state);
             open.reason = clip(record.reason.as_str());
             open.elapsed_s = Some(record.elapsed_s);
+            open.limit = limit(record.round, &path).map(clip).unwrap_or_default();
+            (open.path, open.sums) = (path, sums);
             open.counted = counted;
             open.late = record.late.iter().take(MARKS_MAX).cloned().collect();
             let refused = record.refused.iter().take(MARKS_MAX);
@@ -484,7 +572,9 @@ impl Picture {
 
     /// Forgets the times of the oldest rounds, until those of the others are few enough.
     fn forget(&mut self) {
-        let kept = |round: &RoundPicture| round.spans.len() + round.marks.len();
+        let kept = |round: &RoundPicture| {
+            round.spans.len() + round.marks.len() + round.sums.len() + round.path.len()
+        };
         let mut sum: usize = self.rounds.iter().map(kept).sum();
         let last = self.rounds.len().saturating_sub(1);
         for round in self.rounds.iter_mut().take(last) {
@@ -493,6 +583,7 @@ impl Picture {
             }
             sum -= kept(round);
             (round.spans, round.marks) = (BTreeMap::new(), Vec::new());
+            (round.sums, round.path) = (BTreeMap::new(), Vec::new());
         }
     }
 
@@ -575,6 +666,9 @@ impl RoundPicture {
             bytes_up: 0,
             marks: Vec::new(),
             spans: BTreeMap::new(),
+            sums: BTreeMap::new(),
+            path: Vec::new(),
+            limit: String::new(),
         }
     }
 }

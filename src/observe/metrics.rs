@@ -343,7 +343,14 @@ mod tests {
         let mut picture = Picture::new(Bounds::LIVE);
         for node in nodes {
             let (node, address) = (n(&node), String::new());
-            apply(&mut picture, Event::NodeStarted { node, address });
+            apply(
+                &mut picture,
+                Event::NodeStarted {
+                    node,
+                    address,
+                    life: 1,
+                },
+            );
         }
         picture
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::Serialize;
 
 use crate::control::{LinkState, RoundMode};
+use crate::explain::{Course, Lines, Share, SumSpan};
 use tombolo_core::event::{Finished, Objection, RoundState};
 use tombolo_core::ids::{DomainId, Epoch, NodeId, Round};
 use tombolo_core::membership::State;
@@ -87,6 +88,11 @@ pub struct Picture {
     pub(super) codecs: BTreeMap<DomainId, String>,
     #[serde(skip)]
     pub(super) out: BTreeMap<NodeId, Out>,
+    /// What has happened in the newest round.
+    #[serde(skip)]
+    pub(super) course: Course,
+    #[serde(skip)]
+    pub(super) lines: Lines,
 }
 
 /// A site.
@@ -158,6 +164,17 @@ pub struct NodePicture {
     pub loss: Option<f64>,
     /// The rows of its last training, its own word.
     pub samples: u64,
+    /// How its process's clock lies to the coordinator's; none if they are one, or nobody has said.
+    pub clock: Option<ClockPicture>,
+}
+
+/// How one clock lies to another. Clocks count from the start of their process.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct ClockPicture {
+    /// Added to this clock it gives the coordinator's; none if only the bound is known.
+    pub offset_ms: Option<f64>,
+    /// It is off by no more.
+    pub bound_ms: f64,
 }
 
 /// A link between two sites.
@@ -222,6 +239,12 @@ pub struct RoundPicture {
     pub marks: Vec<Mark>,
     /// What its nodes did when; of the last rounds only.
     pub spans: BTreeMap<NodeId, Span>,
+    /// What its domains did when; of the last rounds only.
+    pub sums: BTreeMap<DomainId, SumSpan>,
+    /// What it spent its time on, one after the other; of the last rounds only.
+    pub path: Vec<Share>,
+    /// Which of that was the longest, in a sentence; empty until it has ended.
+    pub limit: String,
 }
 
 /// A step of a round.
@@ -240,6 +263,8 @@ pub struct Span {
     pub began: Option<f64>,
     /// When its update was ready, if this process was told.
     pub trained: Option<f64>,
+    /// When its peers had measured it, if this process was told.
+    pub measured: Option<f64>,
     /// When the coordinator had its report.
     pub reported: Option<f64>,
     /// How far it came.
@@ -308,6 +333,8 @@ impl Picture {
             life_at: 0.0,
             codecs: BTreeMap::new(),
             out: BTreeMap::new(),
+            course: Course::default(),
+            lines: Lines::default(),
         }
     }
 
@@ -400,6 +427,7 @@ impl NodePicture {
             failed: 0,
             loss: None,
             samples: 0,
+            clock: None,
         }
     }
 }

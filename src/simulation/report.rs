@@ -1,13 +1,16 @@
 //! What came of a simulation.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tombolo_core::event::{Event, Finished, RoundRecord};
+use tombolo_core::ids::NodeId;
 use tombolo_core::time::Micros;
 
 use super::failure::Failure;
 use super::invariant::Violation;
 use super::plan::FaultPlan;
+use crate::explain::Past;
 
 /// What came of a simulation.
 #[derive(Debug, Clone)]
@@ -24,6 +27,9 @@ pub struct SimulationReport {
     pub violations: Vec<Violation>,
     /// Everything that was reported, with its virtual time.
     pub events: Vec<(Micros, Event)>,
+    /// What each node's own process would have recorded, by its own clock, and beside that the virtual time; empty unless the simulation was
+    /// [`observed`](super::Simulation::observed).
+    pub records: BTreeMap<NodeId, Vec<(Micros, Past)>>,
     /// The world's seed.
     pub seed: u64,
     /// What was made to go wrong.

@@ -23,7 +23,8 @@ use super::SimulationError;
 use super::inflict::{Phase, Weather, timeline};
 use super::invariant::{Checker, Leftovers, Look};
 use super::plan::FaultPlan;
-use crate::federation::Ledger;
+use crate::explain::Past;
+use crate::federation::{LINKS_LOOK, Ledger, Paths};
 use crate::identity::NodeIdentity;
 use crate::identity::papers::Papers;
 use crate::sim::SimWorld;
@@ -48,6 +49,8 @@ pub(super) struct Record {
 
 pub(super) struct Log {
     pub events: Vec<(Micros, Event)>,
+    /// By node, if that is kept: the world's time, and what its process would have recorded by its own.
+    pub records: BTreeMap<NodeId, Vec<(Micros, Past)>>,
     pub checker: Checker,
 }
 
@@ -56,6 +59,7 @@ impl Record {
         Record {
             log: Mutex::new(Log {
                 events: Vec::new(),
+                records: BTreeMap::new(),
                 checker,
             }),
             ledger: Ledger::default(),
@@ -64,6 +68,20 @@ impl Record {
 
     pub fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps what a node's process would have recorded at a time of its own.
+    fn keep(&self, at: Micros, node: &NodeId, own: Micros, event: &Event) {
+        let past = Past {
+            at: own.0 as f64 / 1e6,
+            life: 0,
+            event: event.clone(),
+        };
+        let mut log = self.log();
+        log.records
+            .entry(node.clone())
+            .or_default()
+            .push((at, past));
     }
 
     fn take(&self, at: Micros, event: Event) {
@@ -91,6 +109,10 @@ pub(super) struct Theatre {
     pub machines: Mutex<BTreeMap<NodeId, u16>>,
     /// How often it was looked at.
     pub looks: AtomicUsize,
+    /// How far the clocks of some nodes are ahead when they start.
+    pub ahead: BTreeMap<NodeId, Duration>,
+    /// Whether links and clocks are measured, and what each node records is kept.
+    pub is_observed: bool,
 }
 
 /// The actors of each node that was started; of one that is down, its last ones.
@@ -104,8 +126,50 @@ impl Theatre {
         crews: &Crews,
         faults: &FaultPlan,
     ) -> Result<Finished, SimulationError> {
+        if !self.is_observed {
+            return self.perform(world, crews, faults).await;
+        }
+        let observe = async {
+            loop {
+                world.sleep(LINKS_LOOK).await;
+                self.measure(world, crews);
+            }
+        };
+        let finished = tokio::select! {
+            biased;
+            finished = self.perform(world, crews, faults) => finished,
+            () = observe => unreachable!("it has no end"),
+        };
+        self.measure(world, crews);
+        finished
+    }
+
+    /// What a process of a real run says now and then of its links and of its peers' clocks.
+    fn measure(&self, world: &SimWorld, crews: &Crews) {
+        let now = world.now();
+        for (node, crew) in crews.borrow().iter().filter(|(node, _)| world.is_up(node)) {
+            let own = crew.now();
+            let paths = Paths::new(std::iter::once(crew), |_| true);
+            let links = paths.measured(own).map(Event::LinkMeasured);
+            for event in links.chain(paths.offsets(own).map(Event::ClockMeasured)) {
+                self.record.keep(now, node, own, &event);
+                self.record.take(now, event);
+            }
+        }
+    }
+
+    async fn perform(
+        &self,
+        world: &SimWorld,
+        crews: &Crews,
+        faults: &FaultPlan,
+    ) -> Result<Finished, SimulationError> {
         for node in self.plan.nodes() {
             world.env(&node.id);
+        }
+        let ahead = self.ahead.iter();
+        for (node, by) in ahead.filter(|(node, _)| self.plan.node(node).is_some()) {
+            world.start_clock_ahead(node, *by);
         }
         world.link_as_planned(&self.plan);
         if self.plan.shares_store() {
@@ -246,7 +310,14 @@ impl Theatre {
         let sink = {
             // The world's clock and not the node's, which may drift: what happened first stands first.
             let (record, clock) = (self.record.clone(), world.clock());
-            Arc::new(move |event: Event| record.take(clock(), event))
+            let (node, env) = (node.clone(), env.clone());
+            let is_observed = self.is_observed;
+            Arc::new(move |event: Event| {
+                if is_observed {
+                    record.keep(clock(), &node, env.now(), &event);
+                }
+                record.take(clock(), event);
+            })
         };
         let stage = Stage {
             node: node.clone(),

@@ -5,6 +5,7 @@
 mod abandoned;
 mod actors;
 mod asynchronous;
+mod causes;
 mod checkpoint;
 mod codec;
 mod collective;
@@ -29,3 +30,4 @@ mod restart;
 mod seeds;
 mod sends;
 mod storm;
+mod timeline;

@@ -1,7 +1,7 @@
 //! The fold of a rule that must see each update: one chunk of every node at a time, so that the memory does not grow with the model.
 
 use super::Setup;
-use super::sums::{Domain, Source, Spoilt, Trouble, chunk_of, sources, tensors, wrong};
+use super::sums::{Domain, Source, Spoilt, Trouble, chunk_of, sources, tell, tensors, wrong};
 use crate::aggregate::{self, Folder};
 use crate::env::{Work, work};
 use crate::slab::SlabMut;
@@ -91,6 +91,7 @@ async fn pass(
         let bytes = (end - start) * 4 * bench.updates.len();
         (bench, ()) = run(setup, bytes, bench, move |bench| step(bench, start, end)).await?;
     }
+    tell(setup, domains, &sources);
     Ok(bench)
 }
 

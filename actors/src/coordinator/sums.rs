@@ -17,6 +17,7 @@ use crate::slab::SlabMut;
 use tombolo_core::aggregate::{Needs, Weight};
 use tombolo_core::compress::{self, Coding, Compressor, Kernels};
 use tombolo_core::coordinator::{FoldError, NoteError};
+use tombolo_core::event::{Cargo, Event, Transfer};
 use tombolo_core::fold::{self, ByteFold};
 use tombolo_core::ids::DomainId;
 use tombolo_core::tensor::Hash;
@@ -32,8 +33,8 @@ pub(super) type Domain = (Contribution, Option<Handle<link::Message>>);
 pub(super) enum Source {
     /// This node's own domain: they are here.
     Here(Bytes),
-    /// Another domain's gateway.
-    There(Incoming),
+    /// Another domain's gateway; what was waited for it so far.
+    There(Incoming, Duration),
     /// The journal: a folder of chunks.
     Kept(Arc<dyn Files>, Arc<str>),
 }
@@ -141,6 +142,7 @@ async fn fold_once(setup: &Setup, domains: &[Domain], spoilt: &Spoilt) -> Result
         }
         tokio::task::yield_now().await;
     }
+    tell(setup, domains, &sources);
     let total = fold::total(domains.iter().map(|(contribution, _)| contribution.weight));
     let total = total.map_err(|error| Trouble::Wrong(FoldError::Result(error.to_string())))?;
     fold::divide(&mut sum, total);
@@ -223,7 +225,28 @@ async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<Result<(), St
             return Ok(Err(reason));
         }
     }
+    tell(setup, std::slice::from_ref(domain), &[source]);
     Ok(Ok(()))
+}
+
+/// Says of each contribution that has come over a link how long it was waited for.
+pub(super) fn tell(setup: &Setup, domains: &[Domain], sources: &[Source]) {
+    for ((contribution, _), source) in domains.iter().zip(sources) {
+        let Source::There(incoming, waited) = source else {
+            continue;
+        };
+        let (from, to) = (contribution.domain.clone(), setup.stage.node.domain());
+        let link = setup.stage.plan.link(&from, &to);
+        setup.stage.report(Event::Transferred(Transfer {
+            round: contribution.round,
+            cargo: Cargo::Contribution,
+            rate: link.and_then(|link| link.emulate.rate),
+            from,
+            to,
+            bytes: incoming.len,
+            waited_us: u64::try_from(waited.as_micros()).unwrap_or(u64::MAX),
+        }));
+    }
 }
 
 /// Whether a change of the journal was made.
@@ -283,6 +306,7 @@ async fn sent(
         let here = setup.shelf.find(object).map(Source::Here);
         return here.ok_or_else(|| blame("its own gateway has lost it".into()));
     };
+    let began = setup.stage.env.now();
     let fetch = link.ask(|reply| link::Message::Fetch(object, reply));
     let fetched = within(setup, fetch).await.map_err(blame)?;
     let incoming = fetched
@@ -294,7 +318,7 @@ async fn sent(
         let reason = format!("{} bytes, expected {expected}", incoming.len);
         return Err(wrong(contribution, reason));
     }
-    Ok(Source::There(incoming))
+    Ok(Source::There(incoming, setup.stage.env.now().since(began)))
 }
 
 impl Source {
@@ -315,7 +339,7 @@ impl Source {
         if contribution.chunks.get(index) != Some(&Hash(*hasher.finalize().as_bytes())) {
             let from = match self {
                 Source::Kept(..) => "in the journal ",
-                Source::Here(_) | Source::There(_) => "",
+                Source::Here(_) | Source::There(..) => "",
             };
             let reason = format!("chunk {index} {from}is not the announced one");
             return Err(wrong(contribution, reason));
@@ -332,8 +356,11 @@ impl Source {
         match self {
             Source::Here(bytes) if bytes.len() < len => Err("it is too short".into()),
             Source::Here(bytes) => Ok(vec![bytes.split_to(len)]),
-            Source::There(incoming) => {
-                within(setup, read_exactly(&mut incoming.stream, len)).await?
+            Source::There(incoming, waited) => {
+                let began = setup.stage.env.now();
+                let read = within(setup, read_exactly(&mut incoming.stream, len)).await?;
+                *waited += setup.stage.env.now().since(began);
+                read
             }
             Source::Kept(files, journal) => {
                 let (files, journal) = (files.clone(), journal.clone());

@@ -57,6 +57,7 @@ pub struct Unpacking {
     lossless: Lossless,
     /// Bytes of the model that are still to come.
     left: usize,
+    read: u64,
     room: Vec<u8>,
 }
 
@@ -67,8 +68,14 @@ impl Unpacking {
             stream: incoming.stream,
             lossless,
             left: bytes,
+            read: 0,
             room: Vec::new(),
         }
+    }
+
+    /// Bytes that have come so far, as they travelled.
+    pub fn read_bytes(&self) -> u64 {
+        self.read
     }
 
     /// The next piece; nothing behind the last.
@@ -104,7 +111,10 @@ impl Unpacking {
                 () = env.sleep(stall) => return Err(format!("no progress for {stall:?}")),
             };
             match chunk.map_err(|error| error.to_string())? {
-                Some(chunk) => bytes.extend_from_slice(&chunk.bytes),
+                Some(chunk) => {
+                    self.read += chunk.bytes.len() as u64;
+                    bytes.extend_from_slice(&chunk.bytes);
+                }
                 None => return Err("the stream ended too early".to_owned()),
             }
         }

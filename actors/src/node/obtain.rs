@@ -15,6 +15,7 @@ use crate::link::{self, Held, Incoming, Unpacking};
 use crate::shell::ASKS_MAX;
 use crate::verbs;
 use tombolo_core::compress::Lossless;
+use tombolo_core::event::{Cargo, Event, Transfer};
 use tombolo_core::fold::ByteFold;
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::outline::{self, CHUNK_BYTES, Outline, Outliner};
@@ -198,7 +199,9 @@ async fn fill(
     outliner: &mut Outliner,
 ) -> Result<(), String> {
     let (object, elements) = (Object::Model(round), setup.layout.len());
+    let began = setup.stage.env.now();
     let incoming = fetch(setup, object).await?;
+    let mut waited = setup.stage.env.now().since(began);
     if incoming.len() != elements as u64 * 4 {
         return Err(format!(
             "{object:?} has {} bytes, expected {}",
@@ -206,6 +209,7 @@ async fn fill(
             elements * 4
         ));
     }
+    let is_far = matches!(incoming, Stream::There(_));
     let mut incoming = incoming.unpacked(setup);
     let mut target = draft.region.f32s_mut();
     let target = &mut target[REGION_HEADER_BYTES / 4..];
@@ -213,7 +217,9 @@ async fn fill(
         let mut model = ByteFold::first(1.0);
         let mut left = target.len() * 4;
         while left > 0 {
+            let began = setup.stage.env.now();
             let piece = incoming.next(setup, left).await?;
+            waited += setup.stage.env.now().since(began);
             left -= piece.len();
             model
                 .push(target, &piece)
@@ -223,7 +229,28 @@ async fn fill(
         outliner.push(bytes_of(target));
         tokio::task::yield_now().await;
     }
+    if is_far {
+        tell(setup, round, incoming.travelled(elements), waited);
+    }
     Ok(())
+}
+
+/// Says that a model has come over a link, and how long it was waited for.
+fn tell(setup: &Setup, round: Round, bytes: u64, waited: Duration) {
+    let (from, to) = (setup.coordinator().domain(), setup.stage.node.domain());
+    if from == to {
+        return;
+    }
+    let link = setup.stage.plan.link(&from, &to);
+    setup.stage.report(Event::Transferred(Transfer {
+        round,
+        cargo: Cargo::Model,
+        rate: link.and_then(|link| link.emulate.rate),
+        from,
+        to,
+        bytes,
+        waited_us: u64::try_from(waited.as_micros()).unwrap_or(u64::MAX),
+    }));
 }
 
 /// An object from the coordinator, which may be this node.
@@ -240,6 +267,14 @@ impl Stream {
             Stream::Here(bytes) => bytes.len() as u64,
             Stream::There(incoming) => incoming.len,
             Stream::Packed(_, rest) => rest.len() as u64,
+        }
+    }
+
+    /// How many bytes a whole model of so many elements was on its way.
+    fn travelled(&self, elements: usize) -> u64 {
+        match self {
+            Stream::Packed(unpacking, _) => unpacking.read_bytes(),
+            Stream::Here(_) | Stream::There(_) => elements as u64 * 4,
         }
     }
 

@@ -10,7 +10,7 @@ use super::{Coordinator, Domain, Effect};
 use crate::event::{Event, Misfit};
 use crate::ids::{DomainId, Epoch, NodeId};
 use crate::machine::Context;
-use crate::membership::Word;
+use crate::membership::{State, Word};
 use crate::mutants;
 use crate::plan::{Durability, Quorum};
 use crate::text::Text;
@@ -28,7 +28,7 @@ impl Coordinator {
         // How a mere successor does, its own domain says, as long as anybody speaks for it.
         let domain = self.domains.get(&node.domain());
         if self.view().is_gateway(&node) || domain.is_none_or(|domain| !domain.joined) {
-            self.membership.on_word(cx.now(), &node, Word::Active);
+            self.hear(cx, &node, Word::Active);
         }
         self.send_view(cx, &node);
         if self.view().is_gateway(&node) {
@@ -125,7 +125,7 @@ impl Coordinator {
         }
         // How a mere successor does, its own domain says.
         if is_gateway {
-            self.membership.on_word(cx.now(), &node, word);
+            self.hear(cx, &node, word);
         }
         self.check(cx);
     }
@@ -138,8 +138,22 @@ impl Coordinator {
             }
             return;
         }
-        self.membership.on_word(cx.now(), node, word);
+        self.hear(cx, node, word);
         self.check(cx);
+    }
+
+    /// Takes a word about a node, and says so if it stands elsewhere now. That everybody comes at the start is no news.
+    pub(super) fn hear(&mut self, cx: &mut Context<'_, Effect>, node: &NodeId, word: Word) {
+        let now = cx.now();
+        if let Some((before, entry)) = self.membership.on_word(now, node, word)
+            && before != State::Joining
+        {
+            cx.report(Event::StandingChanged {
+                node: node.clone(),
+                state: entry.state,
+                reason: entry.reason(now),
+            });
+        }
     }
 
     fn lose(&mut self, cx: &mut Context<'_, Effect>, domain: &DomainId, reason: &str) {

@@ -506,6 +506,7 @@ fn however_large_and_long_a_run_is_the_picture_is_bounded() {
         let started = Event::NodeStarted {
             node: n(&format!("d{node}/a")),
             address,
+            life: 1,
         };
         apply(&mut picture, vec![(1.0, started)]);
         let (node, peer) = (n(&format!("d{node}/a")), n("hq/a"));

@@ -408,6 +408,7 @@ fn the_ladder_is_climbed_rung_by_rung() {
     let started = || Event::NodeStarted {
         node: own(),
         address: String::new(),
+        life: 1,
     };
     let climb = |events: Vec<Event>| {
         let mut stand = Stand::new();

@@ -1,0 +1,141 @@
+//! One slow link, one slow node, one whose update is not a number and one whose certificate has expired: each is named as a cause in plain words.
+
+use tombolo::explain::{self, Fate, Past};
+use tombolo::simulation::{
+    Simulation, SimulationReport, Stale, crash, millis, rate_limit, secs, slow, stale_certificate,
+};
+use tombolo_core::ids::NodeId;
+use tombolo_core::rng::Rng;
+use tombolo_core::tensor::Layout;
+use tombolo_core::trainer::{Evaluation, Task, TrainError, Trained, Trainer};
+
+const TROUBLED: &str = r#"
+[federation]
+name = "troubled"
+rounds = 8
+sync_every = 5
+[round]
+quorum = { nodes = 3, domains = 2 }
+deadline = "60s"
+grace = "1s"
+[model]
+trainer = "digits-softmax"
+[[domain]]
+name = "hq"
+nodes = ["gate", "nan"]
+[[domain]]
+name = "plant"
+nodes = ["gate", "c"]
+[[domain]]
+name = "lab"
+nodes = ["gate", "old", "slow"]
+"#;
+
+fn n(name: &str) -> NodeId {
+    name.parse().unwrap()
+}
+
+/// A model of a megabyte, of which one node makes what is no number.
+struct Model {
+    layout: Layout,
+    is_broken: bool,
+}
+
+impl Model {
+    fn new(node: &NodeId) -> Self {
+        Model {
+            layout: Layout::new([("weight", vec![500, 500])]).unwrap(),
+            is_broken: node.as_str() == "hq/nan",
+        }
+    }
+}
+
+impl Trainer for Model {
+    fn layout(&self) -> Layout {
+        self.layout.clone()
+    }
+
+    fn initialize(&mut self, _: u64, parameters: &mut [f32]) -> Result<(), TrainError> {
+        parameters.fill(0.5);
+        Ok(())
+    }
+
+    fn train(&mut self, task: &Task, parameters: &mut [f32]) -> Result<Trained, TrainError> {
+        let mut rng = Rng::derive(task.seed, &[task.node.as_str().as_bytes()]);
+        parameters.fill_with(|| rng.next_f64() as f32 - 0.5);
+        if self.is_broken {
+            parameters[7] = f32::NAN;
+        }
+        Ok(Trained {
+            samples: 10,
+            loss: 1.0,
+            steps: 5,
+            learning_rate: 0.1,
+        })
+    }
+
+    fn evaluate(&mut self, _: &[f32]) -> Result<Evaluation, TrainError> {
+        Ok(Evaluation {
+            accuracy: 0.5,
+            loss: 1.0,
+        })
+    }
+}
+
+fn run() -> SimulationReport {
+    let from = |at| (millis(at), secs(600));
+    let (begin, end) = from(3000);
+    let report = Simulation::from_toml(TROUBLED)
+        .unwrap()
+        .trainer(Model::new)
+        .training(secs(1))
+        .limit(secs(3600))
+        .between(begin, end, rate_limit(["hq"], ["plant"], 1_000_000))
+        .between(begin, end, slow("lab/slow", 100.0))
+        .between(begin, end, stale_certificate("lab/old", Stale::Expired))
+        .between(begin, millis(3500), crash("lab/old"))
+        .observed()
+        .run()
+        .unwrap();
+    report.sound().unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+/// What one process would have recorded that hosts all of them.
+fn pasts(report: &SimulationReport) -> impl Iterator<Item = Past> {
+    report.events.iter().map(|(at, event)| Past {
+        at: at.0 as f64 / 1e6,
+        life: 0,
+        event: event.clone(),
+    })
+}
+
+/// With `#` for each number: how long it took is not what this is about.
+fn masked(text: &str) -> String {
+    let mut masked = String::new();
+    for letter in text.chars() {
+        match letter {
+            '0'..='9' if masked.ends_with('#') => {}
+            '0'..='9' => masked.push('#'),
+            letter => masked.push(letter),
+        }
+    }
+    masked.replace("#.#", "#")
+}
+
+#[test]
+fn explain_names_a_slow_link_a_slow_node_a_nan_and_an_expired_certificate() {
+    let report = run();
+    let story = explain::round(pasts(&report), 7).unwrap();
+    let mut told = vec![masked(&story.limited)];
+    told.push(story.limit.as_ref().unwrap().advice().to_owned());
+    for node in story.nodes.iter().filter(|node| node.fate != Fate::Counted) {
+        told.push(masked(&format!(
+            "{}: {:?}, {}",
+            node.node, node.fate, node.why
+        )));
+    }
+    let link = explain::link(pasts(&report), &n("hq/gate"), &n("plant/gate")).unwrap();
+    let limit = &link.limits[0];
+    told.push(masked(&format!("{}: {}", limit.cause.words(), limit.last)));
+    assert_eq!(told, [""; 0]);
+}
