@@ -24,6 +24,8 @@ pub enum Part {
     Coordinator,
     /// Its view of who takes part.
     View,
+    /// Its copy of the record.
+    Record,
 }
 
 /// A message from somebody who has no say in the matter.
@@ -104,6 +106,18 @@ pub fn authorize(
                 allowed,
             )
         }
+        Control::Append(_) => (
+            Part::Record,
+            "leaves of the record",
+            "the coordinator to a gateway",
+            is_coordinator && view.is_gateway(to),
+        ),
+        Control::Recorded(_) => (
+            Part::Record,
+            "a word about its copy of the record",
+            "a gateway to the coordinator",
+            known && *to == view.coordinator && view.is_gateway(from),
+        ),
         Control::Rejoin
         | Control::Train(_)
         | Control::Adopt(_)
@@ -201,6 +215,8 @@ mod tests {
             "Resync" | "Open" | "Weigh" | "Answer" | "Commit" | "Abort" | "Finish" => {
                 (Part::Gateway, vec![("d0/n0", "d0/n0"), ("d0/n0", "d1/n0")])
             }
+            "Append" => (Part::Record, vec![("d0/n0", "d0/n0"), ("d0/n0", "d1/n0")]),
+            "Recorded" => (Part::Record, vec![("d0/n0", "d0/n0"), ("d1/n0", "d0/n0")]),
             "DomainJoin" | "Reported" | "Stale" | "TrainingFailed" | "Unreachable"
             | "Contribute" | "Standing" | "Adopted" => (
                 Part::Coordinator,

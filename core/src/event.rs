@@ -346,6 +346,25 @@ pub enum Event {
         round: Round,
         reason: String,
     },
+    /// New leaves of the record are signed and offered: which gateways have cosigned the head before them, and which have not.
+    RecordSigned {
+        round: Round,
+        size: u64,
+        by: Vec<NodeId>,
+        behind: Vec<NodeId>,
+    },
+    /// A node does not take what another says of the record; or its own copy cannot be used.
+    RecordRefused {
+        node: NodeId,
+        by: NodeId,
+        reason: String,
+    },
+    /// Two histories were signed, and a node holds the proof.
+    RecordForked {
+        node: NodeId,
+        by: NodeId,
+        reason: String,
+    },
     /// An actor panicked and is being rebuilt.
     ActorRestarted {
         actor: String,

@@ -19,6 +19,7 @@
 //! * [`view`], [`membership`]: who takes part, in numbered views.
 //! * [`link`], [`heartbeat`], [`ladder`], [`member`], [`gateway`], [`coordinator`]: the state machines of a connection, of a peer's
 //!   liveness and what its silence leads to, of a node, of its domain and of the federation.
+//! * [`record`]: what every domain holds of what happened, signed by all.
 //! * [`clock`]: how far a peer's clock is from ours.
 //! * [`waiting`]: how long a node waits for others.
 //! * [`mutants`]: bugs planted on purpose, for the tests of the tests.
@@ -49,6 +50,7 @@ pub mod mutants;
 pub mod outer;
 pub mod outline;
 pub mod plan;
+pub mod record;
 pub mod rng;
 pub mod staleness;
 pub mod tensor;

@@ -410,6 +410,32 @@ pub enum Lack {
     Busy,
 }
 
+/// Leaves of the record; from the coordinator to a gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Append {
+    /// The place of the first one, from 0.
+    pub from: u64,
+    /// The lines, at most [`APPEND_BYTES_MAX`](crate::record::APPEND_BYTES_MAX) bytes of them.
+    pub leaves: Vec<String>,
+    /// The root over all leaves up to the last of these, as the coordinator has signed it.
+    pub head: String,
+    /// An older head with those who have cosigned it; one for each history that was signed.
+    pub cosigned: Vec<String>,
+}
+
+/// How far a gateway's copy of the record is; to the coordinator.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recorded {
+    /// How many leaves it holds.
+    pub size: u64,
+    /// The head over them with its cosignature; empty if it has not taken any just now.
+    pub note: String,
+    /// Why it does not take what was offered; empty if it does.
+    pub refused: Text,
+    /// Its certificate, when it says this for the first time on a link.
+    pub certificate: Vec<u8>,
+}
+
 /// Every control message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[expect(
@@ -525,6 +551,10 @@ pub enum Control {
         hash: Hash,
     },
     Departing,
+
+    // The record: coordinator to gateway, and back.
+    Append(Append),
+    Recorded(Recorded),
 }
 
 #[cfg(test)]

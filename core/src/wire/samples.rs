@@ -40,11 +40,13 @@ pub fn name(control: &Control) -> &'static str {
         Control::View(_) => "View",
         Control::Standing { .. } => "Standing",
         Control::Departing => "Departing",
+        Control::Append(_) => "Append",
+        Control::Recorded(_) => "Recorded",
     }
 }
 
 /// Kinds of control messages.
-pub const KINDS: usize = 34;
+pub const KINDS: usize = 36;
 
 /// At least one message of each kind, with every form of what is inside.
 pub fn controls() -> Vec<Control> {
@@ -240,7 +242,7 @@ pub fn controls() -> Vec<Control> {
         }])),
         measured(Err(reason.clone())),
         folded(Ok(region())),
-        folded(Err((node, reason))),
+        folded(Err((node, reason.clone()))),
         Control::Holds { round, hash },
         Control::View(View {
             epoch,
@@ -254,6 +256,18 @@ pub fn controls() -> Vec<Control> {
         standing(Word::Overdue),
         standing(Word::Left),
         Control::Departing,
+        Control::Append(Append {
+            from: 4,
+            leaves: vec!["{}".into()],
+            head: "head".into(),
+            cosigned: vec!["older".into()],
+        }),
+        Control::Recorded(Recorded {
+            size: 5,
+            note: "head".into(),
+            refused: reason.clone(),
+            certificate: vec![0x30, 1],
+        }),
     ]
 }
 
