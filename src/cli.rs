@@ -20,6 +20,7 @@ macro_rules! complain {
     }};
 }
 
+mod audit;
 mod bench;
 mod certs;
 mod check;
@@ -141,6 +142,8 @@ enum Command {
     Check(check::Check),
     /// List, verify and copy out what was committed.
     Checkpoint(checkpoint::Checkpoint),
+    /// Show, verify and prove what the record says that every domain keeps.
+    Audit(audit::Audit),
     /// Show what runs in a state folder.
     Status(status::Status),
     /// Show a run as it goes, in this terminal.
@@ -196,6 +199,7 @@ pub fn main() -> ExitCode {
         Command::Sim(command) => command.run(&common),
         Command::Check(command) => command.run(&common),
         Command::Checkpoint(command) => command.run(&common),
+        Command::Audit(command) => command.run(&common),
         Command::Status(command) => command.run(&common),
         Command::Top(command) => command.run(&common),
         Command::Explain(command) => command.run(&common),

@@ -149,6 +149,12 @@ pub(crate) fn between(event: &Event) -> Option<(&NodeId, &NodeId, String)> {
             peer,
             "its clock jumped: one of the two was stopped or set".to_owned(),
         ),
+        Event::RecordRefused { node, by, reason } => {
+            (node, by, format!("its word on the record is refused: {reason}"))
+        }
+        Event::RecordForked { node, by, reason } => {
+            (node, by, format!("it signed two records: {reason}"))
+        }
         Event::HealRefused {
             node,
             peer,
@@ -188,6 +194,16 @@ pub fn trouble(event: &Event) -> Option<String> {
             node, peer, reason, ..
         } => {
             format!("{peer} sent {node} a wrong part of the model: {reason}")
+        }
+        Event::RecordRefused { node, by, reason } if node == by => format!("{node}: {reason}"),
+        Event::RecordRefused { node, by, reason } => {
+            format!("{node} does not take what {by} says of the record: {reason}")
+        }
+        Event::RecordForked { node, by, reason } => {
+            format!("{by} has signed two records, {node} holds the proof: {reason}")
+        }
+        Event::RecordMissing { node, by } => {
+            format!("{node} has not seen the cosignature of {by} for some rounds: it is away, or is kept from it")
         }
         Event::GaveUp { reason, .. } => reason.clone(),
         Event::Stalled { domain, chain, .. } => {

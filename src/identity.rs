@@ -8,10 +8,12 @@
 //! * [`spiffe`]: names in certificates.
 //! * [`bundle`]: which roots speak for which domain. [`verifier`]: the same question, as rustls asks it.
 //! * [`mint`]: keys and certificates in memory. [`files`]: on disk, with modes and atomic writes.
+//! * [`notary`]: signs the record, and checks who has.
 //! * [`papers`]: certificates that go stale, for simulation.
 //! * [`pki`]: makes and renews them. [`show`]: says what is there and what is wrong with it.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,17 +26,20 @@ use rustls::server::ResolvesServerCert;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::time_provider::TimeProvider;
 use tombolo_actors::identity::{Identity, IdentityError, MaterialFault, PeerFault};
-use tombolo_core::ids::NodeId;
+use tombolo_core::ids::{DomainId, NodeId};
 use tombolo_core::plan::Plan;
+use tombolo_core::record::{self, PublicKey, Signature, Signer};
 
 use self::bundle::{Bundle, Role};
 use self::files::DomainFiles;
+use self::notary::Notary;
 use self::papers::{Papers, Standing, Wallet};
 use self::verifier::Verifier;
 
 pub mod bundle;
 pub mod files;
 pub mod mint;
+pub mod notary;
 pub mod papers;
 pub mod pki;
 pub mod show;
@@ -54,6 +59,8 @@ pub struct NodeIdentity {
     bundle: Arc<Bundle>,
     server: rustls::ServerConfig,
     client: rustls::ClientConfig,
+    /// Signs the record.
+    pair: Arc<CertifiedKey>,
 }
 
 impl NodeIdentity {
@@ -84,8 +91,9 @@ impl NodeIdentity {
                     fault: own_fault(fault, &files),
                 })?;
         }
-        let key = SingleCertAndKey::from(certified(certificate, &key, bundle.provider())?);
-        Ok(Arc::new(NodeIdentity::new(node, bundle, key, clock)?))
+        let pair = Arc::new(certified(certificate, &key, bundle.provider())?);
+        let resolver = SingleCertAndKey::from(pair.clone());
+        Ok(Arc::new(NodeIdentity::new(node, bundle, resolver, pair, clock)?))
     }
 
     /// For simulation: every key of the federation follows from `seed`, nothing touches the disk, and all sizes are fixed.
@@ -134,14 +142,16 @@ impl NodeIdentity {
                 mint::seeded_leaf(&authority, &federation, &holder, seed, validity)?;
             certified(certificate, &key, &provider)
         };
+        let pair = Arc::new(make(Standing::Good)?);
         let wallet = Wallet::new(papers, make)?;
-        Ok(Arc::new(NodeIdentity::new(node, bundle, wallet, clock)?))
+        Ok(Arc::new(NodeIdentity::new(node, bundle, wallet, pair, clock)?))
     }
 
     fn new(
         node: &NodeId,
         bundle: Bundle,
         certificates: impl ResolvesServerCert + ResolvesClientCert + 'static,
+        pair: Arc<CertifiedKey>,
         clock: Clock,
     ) -> Result<NodeIdentity, IdentityError> {
         let bundle = Arc::new(bundle);
@@ -177,6 +187,7 @@ impl NodeIdentity {
             bundle,
             server,
             client,
+            pair,
         })
     }
 
@@ -213,6 +224,10 @@ impl Identity for NodeIdentity {
         )
     }
 
+    fn roots(&self) -> Vec<(DomainId, Vec<u8>)> {
+        self.bundle.certificates()
+    }
+
     fn peer(&self, identity: Option<Box<dyn Any>>) -> Result<NodeId, IdentityError> {
         let chain = identity
             .and_then(|chain| chain.downcast::<Vec<CertificateDer<'static>>>().ok())
@@ -221,6 +236,35 @@ impl Identity for NodeIdentity {
         let node = spiffe::node_of(self.bundle.federation(), leaf)?;
         self.bundle.knows(&node)?;
         Ok(node)
+    }
+}
+
+impl record::Verifier for NodeIdentity {
+    fn holder(
+        &self,
+        federation: &str,
+        roots: &BTreeMap<DomainId, Vec<Vec<u8>>>,
+        certificate: &[u8],
+    ) -> Result<(NodeId, PublicKey), String> {
+        record::Verifier::holder(&Notary, federation, roots, certificate)
+    }
+
+    fn verify(&self, key: &PublicKey, message: &[u8], signature: &Signature) -> bool {
+        record::Verifier::verify(&Notary, key, message, signature)
+    }
+}
+
+impl Signer for NodeIdentity {
+    fn certificate(&self) -> Vec<u8> {
+        self.pair.cert.first().map(|leaf| leaf.to_vec()).unwrap_or_default()
+    }
+
+    fn sign(&self, message: &[u8]) -> Result<(PublicKey, Signature), String> {
+        notary::sign(&self.pair, message)
+    }
+
+    fn pins(&self, domain: &DomainId, root: &[u8]) -> bool {
+        self.bundle.pins(domain, root)
     }
 }
 

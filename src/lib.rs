@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod bounded;
+pub mod audit;
 pub mod control;
 pub mod explain;
 pub mod federation;

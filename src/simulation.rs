@@ -53,14 +53,17 @@ use std::time::Duration;
 
 use tombolo_actors::aggregate::Weigh;
 use tombolo_actors::identity::IdentityError;
+use tombolo_actors::record::log;
 use tombolo_actors::shell::Census;
 use tombolo_core::aggregate::Aggregator;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
+use tombolo_core::record::audit::{self, Report};
 use tombolo_core::trainer::Trainer;
 use tombolo_fabric::memory::Memory;
 
 use crate::federation::{Blueprint, Built, Source};
+use crate::identity::notary::Notary;
 use crate::identity::papers::Papers;
 use crate::sim::{SimError, SimWorld};
 use crate::topology::{self, Diagnosis};
@@ -407,6 +410,16 @@ impl Simulation {
     }
 }
 
+/// What is left of the record on the gateways' disks.
+fn audited(world: &SimWorld, plan: &Plan) -> Report {
+    let keepers = plan.nodes().map(|node| &node.id);
+    let keepers = keepers.filter(|node| plan.may_be_gateway(node) || plan.may_coordinate(node));
+    let disks: Vec<_> = keepers.map(|node| (node, world.files(node))).collect();
+    let kept = disks.iter().filter(|(_, files)| files.list(log::FOLDER).is_ok_and(|names| !names.is_empty()));
+    let copies = kept.filter_map(|(node, files)| log::copy(files.as_ref(), node.to_string()).ok());
+    audit::audit(copies.collect(), &Notary)
+}
+
 /// How a run ended.
 enum Ending {
     Report(Box<SimulationReport>),
@@ -484,11 +497,14 @@ impl Simulation {
         let left = stage.leftovers(&world);
         let mut log = stage.record.log();
         log.checker.on_leftovers(world.now(), &left);
+        let records = audited(&world, self.plan());
+        log.checker.on_copies(world.now(), &records);
         Ok(Ending::Report(Box::new(SimulationReport {
             finished,
             rounds: stage.record.ledger.rounds_from(0),
             trace_hash: report::trace_hash(world.trace_hash(), &log.events),
             virtual_time: Duration::from_micros(world.now().0),
+            records: report::records(&records),
             violations: log.checker.violations(),
             events: std::mem::take(&mut log.events),
             records: std::mem::take(&mut log.records),

@@ -15,7 +15,7 @@
 
 pub(crate) mod address;
 mod emulate;
-mod files;
+pub(crate) mod files;
 pub(crate) mod offload;
 pub(crate) mod scope;
 mod socket;

@@ -246,6 +246,9 @@ pub struct CommitRecord {
     pub state: Option<String>,
     /// The tally after it.
     pub tally: Tally,
+    /// What its end adds to the record that every domain keeps, line by line. Versions before know of none, likewise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leaves: Vec<String>,
 }
 
 impl CommitRecord {
@@ -314,6 +317,8 @@ pub struct State {
     pub record: RoundRecord,
     /// The tally after it.
     pub tally: Tally,
+    /// What its end adds to the record.
+    pub leaves: Vec<String>,
     /// The model after it.
     pub model: Slab,
     /// The outer optimizer after it.
@@ -336,7 +341,9 @@ pub enum Message {
     /// Write a state and its commit record. Asked again, it finds its own work done.
     Commit(Layout, Arc<State>, Reply<Result<(), CheckpointError>>),
     /// Record that a round ended without a commit.
-    Abort(RoundRecord, Tally, Reply<Result<(), CheckpointError>>),
+    Abort(RoundRecord, Tally, Vec<String>, Reply<Result<(), CheckpointError>>),
+    /// What the ends of rounds from that one on add to the record; of some rounds at most, in order.
+    Leaves(Round, Reply<Result<Vec<(Round, Vec<String>)>, CheckpointError>>),
     /// Write a view down. Asked again, it finds its own work done.
     View(View, Reply<Result<(), CheckpointError>>),
     /// Write down what a round's first gate has fixed, before anybody is told.
@@ -430,9 +437,12 @@ impl Actor for Checkpoint {
                 let job = move |store: &Store| store.commit(&layout, &state);
                 self.run(cx, bytes, reply, job, move |store| store.retain(round));
             }
-            Message::Abort(record, tally, reply) => {
+            Message::Leaves(from, reply) => {
+                self.run(cx, 0, reply, move |store| store.leaves(from), |_| {});
+            }
+            Message::Abort(record, tally, leaves, reply) => {
                 let round = record.round;
-                let job = move |store: &Store| store.end(record, tally, None);
+                let job = move |store: &Store| store.end(record, tally, None, leaves);
                 self.run(cx, 0, reply, job, move |store| store.retain(round));
             }
             Message::View(view, reply) => {

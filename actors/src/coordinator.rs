@@ -14,6 +14,7 @@ use crate::checkpoint::{self, Found, Loaded, State, Term};
 use crate::env::{Work, work};
 use crate::link::{self, Held, Holder, Shelf, Wire};
 use crate::node;
+use crate::record;
 use crate::shell::{ASKS_MAX, AbortOnDrop, Actor, Alarm, Cx, Handle, Reply, Stage, later};
 use crate::slab::{Pool, Slab, SlabMut};
 use compute::{Bench, Computed, compute, lock, norm, start};
@@ -25,7 +26,9 @@ use tombolo_core::machine::{Context, Machine, Outcome as Step};
 use tombolo_core::membership::{Membership, NotLifted};
 use tombolo_core::outline::Outline;
 use tombolo_core::plan::Durability;
+use tombolo_core::record::Leaf;
 use tombolo_core::tensor::{Hash, Layout};
+use tombolo_core::text::clip;
 use tombolo_core::time::Micros;
 use tombolo_core::trainer::Trainer;
 use tombolo_core::view::View;
@@ -106,6 +109,8 @@ pub struct Setup {
     pub checkpoint: Handle<checkpoint::Message>,
     /// In which what it writes down is.
     pub term: Term,
+    /// This node's copy of the record.
+    pub record: Handle<record::Message>,
     /// Links to the gateways of other domains.
     pub links: BTreeMap<NodeId, Handle<link::Message>>,
     /// Their traffic.
@@ -429,6 +434,7 @@ impl Coordinator {
             ..
         } = computed;
         self.complete(&mut record);
+        let leaves = self.leaves(&record);
         record.weight_norm = weight_norm;
         let mut tally = self.tally;
         match record.state {
@@ -438,6 +444,7 @@ impl Coordinator {
         let state = Arc::new(State {
             record: record.clone(),
             tally,
+            leaves,
             model: next.clone(),
             outer: lock(&bench).outer.clone(),
         });
@@ -457,6 +464,7 @@ impl Coordinator {
                 coordinator.hold(round, next, outline);
                 coordinator.tally = tally;
                 coordinator.report(record);
+                coordinator.tell_end(round);
             }
             coordinator.step(cx, Some(machine::Message::Committed(round, stored)));
         });
@@ -475,11 +483,13 @@ impl Coordinator {
     /// Writes down that a round was aborted, and only then says so.
     fn record(&mut self, cx: &mut Cx<Self>, mut record: RoundRecord) {
         self.complete(&mut record);
+        let leaves = self.leaves(&record);
         self.tally.2 += 1;
         let (checkpoint, tally, aborted) =
             (self.setup.checkpoint.clone(), self.tally, record.clone());
         let recorded = async move {
-            let question = |reply| checkpoint::Message::Abort(aborted.clone(), tally, reply);
+            let question =
+                |reply| checkpoint::Message::Abort(aborted.clone(), tally, leaves.clone(), reply);
             checkpoint.ask_again(ASKS_MAX, question).await
         };
         later(cx, recorded, |coordinator, recorded, cx| {
@@ -489,9 +499,22 @@ impl Coordinator {
             };
             if recorded.is_ok() {
                 coordinator.report(record);
+                coordinator.tell_end(round);
             }
             coordinator.step(cx, Some(machine::Message::Recorded(round, recorded)));
         });
+    }
+
+    fn leaves(&mut self, record: &RoundRecord) -> Vec<String> {
+        let leaves = self.machine.leaves(record);
+        leaves.iter().map(Leaf::line).collect()
+    }
+
+    /// A round has ended: its leaves go to every domain, and nobody waits for that.
+    fn tell_end(&self, round: Round) {
+        let gateways = self.machine.view().gateways.values().cloned().collect();
+        let ended = record::Message::Ended(round, gateways);
+        self.setup.record.deliver(ended);
     }
 
     fn report(&self, mut record: RoundRecord) {
@@ -540,7 +563,7 @@ impl Coordinator {
             match coordinator.written(cx, loaded) {
                 Some(Ok(Some(found))) => {
                     coordinator.catch_up(found.committed.as_ref());
-                    coordinator.prepare(cx, found);
+                    coordinator.read_record(cx, found);
                 }
                 Some(Ok(None)) | None => {}
                 Some(Err(reason)) => coordinator.fail(cx, reason),
@@ -556,6 +579,35 @@ impl Coordinator {
         if let Some(record) = last.filter(|_| before.is_some_and(|before| before < round)) {
             self.report(record.clone());
         }
+    }
+
+    /// Learns what the record says already. Without one the run goes on, and says so.
+    fn read_record(&mut self, cx: &mut Cx<Self>, found: Found) {
+        let committed = found.committed.as_ref();
+        let ended = committed.map_or(0, |loaded| loaded.last.record.round);
+        let (record, run) = (self.setup.record.clone(), self.run());
+        let standing = async move {
+            let question = |reply| record::Message::Stand(run, ended, reply);
+            record.ask_again(ASKS_MAX, question).await
+        };
+        later(cx, standing, move |coordinator, standing, cx| {
+            let standing = standing.unwrap_or_else(|error| Err(error.to_string()));
+            let told = standing.map(|(told, certificates)| {
+                for (node, certificate) in certificates {
+                    let certified = machine::Message::Certified(node, certificate);
+                    coordinator.step(cx, Some(certified));
+                }
+                told
+            });
+            let told = told.inspect_err(|reason| {
+                let node = coordinator.setup.stage.node.clone();
+                let reason = clip(format!("no record is kept: {reason}"));
+                let by = node.clone();
+                coordinator.setup.stage.report(Event::RecordRefused { node, by, reason });
+            });
+            coordinator.step(cx, Some(machine::Message::Told(told.ok())));
+            coordinator.prepare(cx, found);
+        });
     }
 
     fn prepare(&mut self, cx: &mut Cx<Self>, found: Found) {

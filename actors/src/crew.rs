@@ -19,6 +19,7 @@ use crate::identity::Identity;
 use crate::link::{self, Link, Shelf, Wire};
 use crate::node::{self, Company, Node};
 use crate::quic::{self, Quic};
+use crate::record::{self, Record};
 use crate::residual::Residual;
 use crate::shell::{ASKS_MAX, Handle, Stage, TellError, supervise};
 use crate::slab::Pool;
@@ -76,6 +77,8 @@ pub struct Crew {
     pub collective: Handle<collective::Message>,
     /// Its state.
     pub checkpoint: Handle<checkpoint::Message>,
+    /// Its copy of the record.
+    pub record: Handle<record::Message>,
     /// By peer.
     pub links: BTreeMap<NodeId, Handle<link::Message>>,
     /// By peer.
@@ -151,12 +154,13 @@ impl Crew {
     }
 
     /// The types of actors that every node has.
-    pub const ACTORS: [&str; 8] = [
+    pub const ACTORS: [&str; 9] = [
         "Node",
         "Quic",
         "Verbs",
         "Collective",
         "Checkpoint",
+        "Record",
         "Link",
         "Heartbeat",
         "ClockSync",
@@ -176,6 +180,7 @@ impl Crew {
             "Verbs" => self.verbs.inject_panic(reason),
             "Collective" => self.collective.inject_panic(reason),
             "Checkpoint" => self.checkpoint.inject_panic(reason),
+            "Record" => self.record.inject_panic(reason),
             "Link" => self
                 .links
                 .values()
@@ -212,6 +217,7 @@ impl Crew {
             self.verbs.depth(),
             self.collective.depth(),
             self.checkpoint.depth(),
+            self.record.depth(),
             self.coordinator.as_ref().map_or(0, Handle::depth),
             self.aggregate.as_ref().map_or(0, Handle::depth),
         ];
@@ -342,6 +348,19 @@ impl Crew {
         let seen = Arc::new(Mutex::new(Seen::new(&plan, me.clone())));
         let patience = Patience::new(&plan, &me, stage.env.now());
         let presence = Arc::new(node::Presence::new(patience));
+        let record = {
+            let setup = record::Setup {
+                stage: stage.clone(),
+                identity: identity.clone(),
+                configuration,
+                company: company.clone(),
+                checkpoint: checkpoint.clone(),
+                seen: seen.clone(),
+            };
+            supervise(&stage, class, me.as_str(), move |_| {
+                Record::new(setup.clone())
+            })
+        };
         let node = {
             let setup = node::Setup {
                 stage: stage.clone(),
@@ -352,6 +371,7 @@ impl Crew {
                 fabric: fabric.clone(),
                 verbs: verbs.clone(),
                 collective: collective.clone(),
+                record: record.clone(),
                 left: left_sender,
                 company: company.clone(),
                 seen: seen.clone(),
@@ -443,6 +463,7 @@ impl Crew {
                 node: node.clone(),
                 aggregate: rule_actor.clone(),
                 checkpoint: checkpoint.clone(),
+                record: record.clone(),
                 term,
                 links: links.clone(),
                 wires: wires.clone(),
@@ -474,6 +495,7 @@ impl Crew {
             verbs,
             collective,
             checkpoint,
+            record,
             links,
             heartbeats,
             clock_syncs,

@@ -8,10 +8,11 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tombolo_core::ids::NodeId;
+use tombolo_core::ids::{DomainId, NodeId};
+use tombolo_core::record::Signer;
 
 /// One node's certificate, key and trust, as the link layer uses them.
-pub trait Identity: Send + Sync + 'static {
+pub trait Identity: Signer + Send + Sync + 'static {
     /// The node that this is.
     fn node(&self) -> &NodeId;
 
@@ -20,6 +21,9 @@ pub trait Identity: Send + Sync + 'static {
 
     /// How to dial `peer`, and the server name to send. The handshake fails unless that very node answers.
     fn client(&self, peer: &NodeId) -> (Arc<dyn quinn::crypto::ClientConfig>, String);
+
+    /// The roots that are pinned, domain by domain in order.
+    fn roots(&self) -> Vec<(DomainId, Vec<u8>)>;
 
     /// Who the TLS peer is, from [`quinn::Connection::peer_identity`] of a connection made with these settings.
     ///

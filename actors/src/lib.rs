@@ -18,6 +18,7 @@ pub mod identity;
 pub mod link;
 pub mod node;
 pub mod quic;
+pub mod record;
 pub mod residual;
 pub mod shell;
 pub mod slab;

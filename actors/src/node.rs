@@ -24,6 +24,7 @@ use crate::collective;
 use crate::coordinator::{self, TrainerFactory};
 use crate::env::{Work, work};
 use crate::link::{self, Shelf};
+use crate::record;
 use crate::residual::Residual;
 use crate::shell::{ASKS_MAX, Actor, Cx, Handle, Stage, later, pause};
 use crate::verbs::{self, Fabric};
@@ -119,6 +120,8 @@ pub struct Setup {
     pub verbs: Handle<verbs::Message>,
     /// Its rank in collectives.
     pub collective: Handle<collective::Message>,
+    /// Its copy of the record.
+    pub record: Handle<record::Message>,
     /// Becomes the reason once the run is over for this node.
     pub left: watch::Sender<Option<String>>,
     /// Filled once they exist: its links and, on one node, the coordinator.
@@ -396,12 +399,18 @@ impl Node {
                 });
             }
             (Part::View, Control::View(view)) => self.on_view(cx, view),
+            (Part::Record, control) => {
+                let inbound = record::Message::Inbound(from, control);
+                self.setup.record.deliver(inbound);
+            }
             (Part::Coordinator, control) => {
                 self.tell_coordinator(tombolo_core::coordinator::Message::Domain(from, control));
             }
             (Part::Gateway, control) if from == view.coordinator && !is_member_word(&control) => {
                 match &control {
                     Control::Commit(commit) => {
+                        let committed = record::Message::Committed(commit.round, commit.hash);
+                        self.setup.record.deliver(committed);
                         self.forget_contributions(|of| of <= commit.round);
                         self.remember(commit);
                     }

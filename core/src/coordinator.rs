@@ -14,6 +14,7 @@
 mod close;
 mod contributions;
 mod deadline;
+mod leaves;
 mod resume;
 mod round;
 mod stale;
@@ -37,9 +38,11 @@ use crate::time::Micros;
 use crate::view::View;
 use crate::wire::{Commit, Contribution, Control, DomainJoin, Open};
 use deadline::Adaptive;
+use leaves::Untold;
 pub(crate) use deadline::DEADLINE_MOST;
 use round::{Current, Phase};
 
+pub use leaves::Told;
 pub use resume::{Noted, Resumed, Weighing, overtaken};
 
 /// What comes in.
@@ -47,6 +50,10 @@ pub use resume::{Noted, Resumed, Weighing, overtaken};
 pub enum Message {
     /// The last committed state was loaded (or made): rounds may begin, or the one that was interrupted goes on.
     Start(Box<Committed>, Option<Box<Resumed>>),
+    /// What the record says already, before the start; none if none can be kept.
+    Told(Option<Told>),
+    /// A node's certificate, verified: it signs under its key.
+    Certified(NodeId, Vec<u8>),
     /// There is no state to begin from, and why: the run is over before its first round.
     Fail(String),
     /// A gateway, or a successor of one, can be reached.
@@ -200,6 +207,7 @@ pub struct Coordinator {
     opened: BTreeMap<Round, Micros>,
     began: Option<Micros>,
     ending: Option<Ending>,
+    untold: Untold,
 }
 
 #[derive(Debug, Default)]
@@ -244,6 +252,7 @@ impl Coordinator {
             opened: BTreeMap::new(),
             began: None,
             ending: None,
+            untold: Untold::default(),
         }
     }
 
@@ -658,6 +667,8 @@ impl Machine for Coordinator {
         }
         match message {
             Message::Start(committed, resumed) => self.on_start(cx, *committed, resumed),
+            Message::Told(told) => self.untold.begin(told),
+            Message::Certified(node, certificate) => self.untold.certify(node, certificate),
             Message::Fail(reason) => self.on_fail(cx, reason),
             Message::Up(node) => self.on_up(cx, node),
             Message::Watched(node, word) => self.on_watched(cx, node, word),

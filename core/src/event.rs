@@ -365,6 +365,8 @@ pub enum Event {
         by: NodeId,
         reason: String,
     },
+    /// The cosignatures of a gateway did not come to a node with some heads in a row.
+    RecordMissing { node: NodeId, by: NodeId },
     /// An actor panicked and is being rebuilt.
     ActorRestarted {
         actor: String,

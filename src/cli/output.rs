@@ -488,6 +488,16 @@ mod tests {
                 why: tombolo_core::event::Misfit::Past,
                 reason: reason.clone(),
             },
+            Event::RecordRefused {
+                node: node.clone(),
+                by: peer.clone(),
+                reason: reason.clone(),
+            },
+            Event::RecordForked {
+                node: node.clone(),
+                by: peer.clone(),
+                reason: reason.clone(),
+            },
             // Its reason begins with the node's name.
             Event::GaveUp {
                 node: node.clone(),

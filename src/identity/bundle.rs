@@ -38,6 +38,7 @@ pub struct Bundle {
 
 /// One domain's roots.
 struct Roots {
+    certificates: Vec<CertificateDer<'static>>,
     store: Arc<RootCertStore>,
     clients: Arc<dyn ClientCertVerifier>,
     /// SHA-256 of each, for errors.
@@ -194,6 +195,22 @@ impl Bundle {
         self.roots_of(node).map(drop)
     }
 
+    /// Every root, domain by domain.
+    pub fn certificates(&self) -> Vec<(DomainId, Vec<u8>)> {
+        let each = |(domain, roots): (&DomainId, &Roots)| {
+            let certificates = roots.certificates.iter();
+            let pairs = certificates.map(|root| (domain.clone(), root.to_vec()));
+            pairs.collect::<Vec<_>>()
+        };
+        self.roots.iter().flat_map(each).collect()
+    }
+
+    /// Whether that certificate is one of the domain's roots.
+    pub fn pins(&self, domain: &DomainId, certificate: &[u8]) -> bool {
+        let roots = self.roots.get(domain);
+        roots.is_some_and(|roots| roots.certificates.iter().any(|root| **root == *certificate))
+    }
+
     fn roots_of(&self, node: &NodeId) -> Result<&Roots, PeerFault> {
         self.roots
             .get(&node.domain())
@@ -224,7 +241,7 @@ impl Roots {
             .map(|certificate| hex(&sha256(certificate)))
             .collect();
         let mut store = RootCertStore::empty();
-        for certificate in certificates {
+        for certificate in certificates.clone() {
             store.add(certificate).map_err(|error| error.to_string())?;
         }
         let store = Arc::new(store);
@@ -232,6 +249,7 @@ impl Roots {
             .build()
             .map_err(|error| error.to_string())?;
         Ok(Roots {
+            certificates,
             store,
             clients,
             fingerprints: fingerprints.join(", "),

@@ -8,6 +8,7 @@ mod clock;
 mod ident;
 mod ladder;
 mod model;
+mod record;
 mod round;
 mod seed;
 mod store;
@@ -25,6 +26,7 @@ use tombolo_actors::env::Files;
 use tombolo_core::event::{Event, Finished};
 use tombolo_core::ids::{DomainId, Epoch, NodeId};
 use tombolo_core::plan::{Plan, Quorum};
+use tombolo_core::record::audit::Report;
 use tombolo_core::time::Micros;
 
 use super::inflict::Phase;
@@ -73,6 +75,9 @@ trait Law: Send {
 
     /// The run is over.
     fn on_end(&mut self, _cx: &mut Cx<'_>, _finished: &Finished) {}
+
+    /// The copies of the record that are left on gateways' disks.
+    fn on_copies(&mut self, _cx: &mut Cx<'_>, _audited: &Report) {}
 
     /// The world is over, and everything in it should be gone.
     fn on_leftovers(&mut self, _cx: &mut Cx<'_>, _left: &Leftovers) {}
@@ -175,6 +180,7 @@ impl Checker {
                 Box::new(bound::Bounds),
                 Box::new(clock::Clocks),
                 Box::new(ident::Identities::default()),
+                Box::new(record::Record),
             ],
             plan,
             faults,
@@ -237,6 +243,10 @@ impl Checker {
 
     pub fn on_end(&mut self, at: Micros, finished: &Finished) {
         self.each(at, |law, cx| law.on_end(cx, finished));
+    }
+
+    pub fn on_copies(&mut self, at: Micros, audited: &Report) {
+        self.each(at, |law, cx| law.on_copies(cx, audited));
     }
 
     pub fn on_leftovers(&mut self, at: Micros, left: &Leftovers) {

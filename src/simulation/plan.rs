@@ -20,12 +20,13 @@ pub use random::Dose;
 pub const FAULTS_MAX: usize = 10_000;
 
 /// Actors that every node has and that a fault may let panic.
-pub const ACTORS: [&str; 8] = [
+pub const ACTORS: [&str; 9] = [
     "Node",
     "Quic",
     "Verbs",
     "Collective",
     "Checkpoint",
+    "Record",
     "Link",
     "Heartbeat",
     "ClockSync",

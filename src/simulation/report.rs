@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tombolo_core::event::{Event, Finished, RoundRecord};
 use tombolo_core::ids::NodeId;
+use tombolo_core::record::audit::Report;
 use tombolo_core::time::Micros;
 
 use super::failure::Failure;
@@ -34,6 +35,8 @@ pub struct SimulationReport {
     pub seed: u64,
     /// What was made to go wrong.
     pub faults: FaultPlan,
+    /// How many leaves each gateway's copy of the record has, and their root.
+    pub records: BTreeMap<String, (u64, String)>,
     pub(super) replay: String,
 }
 
@@ -70,6 +73,13 @@ impl SimulationReport {
             Some(failure) => Err(failure.into()),
         }
     }
+}
+
+/// The copies of the record, in short.
+pub(super) fn records(audited: &Report) -> BTreeMap<String, (u64, String)> {
+    let copies = audited.copies.iter();
+    let heads = copies.filter_map(|copy| Some((copy.name.clone(), copy.head.as_ref()?)));
+    heads.map(|(name, note)| (name, (note.head.size, note.head.root.to_string()))).collect()
 }
 
 /// One hash over everything that happened: packets (time, kind, size, ends) and events.

@@ -69,6 +69,7 @@ fn state(round: u64) -> Arc<State> {
     Arc::new(State {
         record: record(round, &model),
         tally: (round, 0, 0),
+        leaves: Vec::new(),
         model: model.freeze(),
         outer: Arc::new(Mutex::new(outer)),
     })
@@ -226,7 +227,7 @@ fn a_start_reads_the_newest_records_only() {
                 aborted.state = RoundState::Aborted;
                 let tally = (rounds, 0, round - rounds);
                 let checkpoint = node.checkpoint(CONFIGURATION);
-                let asked = checkpoint.ask(|reply| Message::Abort(aborted, tally, reply));
+                let asked = checkpoint.ask(|reply| Message::Abort(aborted, tally, Vec::new(), reply));
                 asked.await.unwrap().unwrap();
             }
             let counting = Arc::new(Counting(node.files.clone(), AtomicU64::new(0)));

@@ -281,7 +281,7 @@ impl Run {
                 }
             }
             if ABORTED.contains(&round) {
-                self.store().end(record(round), tally(round), None)?;
+                self.store().end(record(round), tally(round), None, Vec::new())?;
             } else {
                 self.store().commit(&layout(), &state(round))?;
             }
@@ -507,6 +507,7 @@ fn state(round: Round) -> State {
     State {
         record: record(round),
         tally: tally(round),
+        leaves: Vec::new(),
         model: slab.freeze(),
         outer: Arc::new(Mutex::new(outer)),
     }

@@ -234,7 +234,7 @@ fn what_was_acknowledged_behind_the_back_of_a_late_record_is_found() {
     record.state = RoundState::Aborted;
     record.late = vec![n("hq/a")];
     let sum = contribution(2);
-    hq.end(record, (1, 0, 1), None).unwrap();
+    hq.end(record, (1, 0, 1), None, Vec::new()).unwrap();
     let found = hq.load(&layout()).unwrap();
     assert_eq!(found.committed.unwrap().last.record.round, 2);
     assert_eq!((found.overtaken, found.open), (vec![sum.clone()], None));

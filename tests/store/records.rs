@@ -54,6 +54,7 @@ pub fn state(round: u64) -> State {
             drifts: Vec::new(),
         },
         tally: (round, 0, 0),
+        leaves: Vec::new(),
         model: model.freeze(),
         outer: Arc::new(Mutex::new(outer::build(&momentum, 4))),
     }

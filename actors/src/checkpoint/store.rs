@@ -13,10 +13,14 @@ use crate::slab::Pool;
 use tombolo_core::event::RoundRecord;
 use tombolo_core::ids::Round;
 use tombolo_core::mutants;
+use tombolo_core::record::Leaf;
 use tombolo_core::tensor::{Hash, Layout};
 
 /// Committed states that are kept whatever `checkpoint.every` says: the newest, and one to fall back on should its bytes rot.
 pub(super) const STATES_KEPT: usize = 2;
+
+/// Rounds whose leaves are read at once: their files are small.
+const ROUNDS_AT_ONCE: usize = 256;
 
 /// See the module. Every call blocks.
 #[derive(Clone)]
@@ -239,10 +243,12 @@ impl Store {
         let name = state::name(&state.record, self.term());
         let folder = format!("states/{name}");
         if mutants::is("record-first") {
-            self.end(state.record.clone(), state.tally, Some(name.clone()))?;
+            let leaves = state.leaves.clone();
+            self.end(state.record.clone(), state.tally, Some(name.clone()), leaves)?;
         }
         state::write(self.files.as_ref(), &folder, layout, state)?;
-        self.end(state.record.clone(), state.tally, Some(name))
+        let leaves = state.leaves.clone();
+        self.end(state.record.clone(), state.tally, Some(name), leaves)
     }
 
     /// Records how a round ended.
@@ -254,6 +260,7 @@ impl Store {
         record: RoundRecord,
         tally: Tally,
         state: Option<String>,
+        leaves: Vec<String>,
     ) -> Result<(), CheckpointError> {
         let round = record.round;
         self.check_acting()?;
@@ -266,6 +273,7 @@ impl Store {
             record,
             state,
             tally,
+            leaves,
         };
         let bytes = sealed::seal(&commit);
         match self.files.create(&path, &bytes) {
@@ -278,6 +286,29 @@ impl Store {
             }
             Err(error) => Err(files_error(&path, &error)),
         }
+    }
+
+    /// What the ends of rounds from that one on add to the record. Of a round that ended while none was kept, that it did.
+    ///
+    /// # Errors
+    /// A round's record cannot be read.
+    pub fn leaves(&self, from: Round) -> Result<Vec<(Round, Vec<String>)>, CheckpointError> {
+        let mut rounds = self.recorded()?.rounds;
+        rounds.retain(|round| *round >= from);
+        let first = rounds.into_iter().take(ROUNDS_AT_ONCE);
+        let leaves = first.map(|round| {
+            let found = self.record(round)?;
+            let unrecorded = Leaf::Unrecorded {
+                round,
+                state: found.record.state,
+                model: found.record.model_hash,
+            };
+            Ok(match found.leaves.is_empty() {
+                true => (round, vec![unrecorded.line()]),
+                false => (round, found.leaves),
+            })
+        });
+        leaves.collect()
     }
 
     /// Removes what is not needed once a round has ended: its notes, and states that need not be kept. What cannot be removed is in nobody's

@@ -10,6 +10,7 @@ use crate::collective::{self, region_ref};
 use crate::coordinator;
 use crate::env::{Work, work};
 use crate::link;
+use crate::record;
 use crate::shell::{ASKS_MAX, Cx, Reply, later, pause};
 use tombolo_core::event::Event;
 use tombolo_core::gateway::{self, Gateway};
@@ -34,6 +35,10 @@ pub(super) struct Shop {
 
 impl Node {
     pub(super) fn step_gateway(&mut self, cx: &mut Cx<Self>, message: gateway::Message) {
+        if matches!(message, gateway::Message::CoordinatorUp) && self.gateway.is_some() {
+            let greet = record::Message::Greet(self.setup.coordinator());
+            self.setup.record.deliver(greet);
+        }
         self.move_gateway(cx, |gateway, cx| gateway.handle(message, cx));
     }
 
@@ -245,6 +250,8 @@ impl Node {
             gateway::Effect::Tell(control) => {
                 let coordinator = self.setup.coordinator();
                 if let Control::Contribute(contribution) = &control {
+                    let sent = record::Message::Sent(Box::new(contribution.clone()));
+                    self.setup.record.deliver(sent);
                     self.offer(
                         &coordinator,
                         Object::Contribution(contribution.round, contribution.attempt),

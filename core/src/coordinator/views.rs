@@ -282,6 +282,7 @@ impl Coordinator {
         }
         let gateways = self.view().gateways.clone();
         cx.report(Event::EpochChanged { view: view.clone() });
+        self.untold.view(view.clone());
         let (gone, back) = self.membership.adopt(view, cx.now());
         gone.iter()
             .for_each(|node| self.report_gone(cx, node, epoch));

@@ -187,6 +187,12 @@ impl Account {
                     return Err("the round's state was written before".into());
                 }
             }
+            Leaf::Unrecorded { round, model, .. } => {
+                if self.open.is_begun() {
+                    return Err("what the round counted is told, so it was recorded".into());
+                }
+                (self.round, self.model) = (*round, Some(*model));
+            }
             Leaf::Round { round, epoch, state, model, .. } => {
                 self.end(*epoch, *state, model)?;
                 (self.round, self.model) = (*round, Some(*model));

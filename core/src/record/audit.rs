@@ -181,7 +181,7 @@ fn read(
 
 impl Audited {
     fn note(&mut self, leaf: &Leaf) {
-        if let Leaf::Round { round, state, model, .. } = leaf {
+        if let Leaf::Round { round, state, model, .. } | Leaf::Unrecorded { round, state, model } = leaf {
             match state {
                 RoundState::Committed => self.tally.0 += 1,
                 RoundState::Degraded => self.tally.1 += 1,

@@ -11,6 +11,7 @@ use super::leaf::Leaf;
 use super::note::{Note, Signer, Verifier, signer_name};
 use super::tree::{Root, Tree};
 use super::{APPEND_BYTES_MAX, LEAF_BYTES_MAX};
+use crate::event::RoundState;
 use crate::ids::{Attempt, DomainId, NodeId, Round};
 use crate::tensor::Hash;
 use crate::wire::{Append, Contribution};
@@ -51,6 +52,8 @@ pub struct Next {
     pub cosigned: Option<Note>,
     /// What was found on the way; nobody is refused for it.
     pub found: Vec<Trespass>,
+    /// Whose cosignatures did not come with some heads in a row; told once.
+    pub silent: Vec<NodeId>,
     keeper: Box<Keeper>,
 }
 
@@ -162,9 +165,9 @@ impl Keeper {
     /// What to do with leaves that the coordinator offers.
     pub fn offer(&self, from: &NodeId, append: &Append, keys: &dyn Signer, time: u64) -> Offered {
         let mut next = self.clone();
-        let found = next.hear(&append.cosigned, keys);
+        let (found, silent) = next.hear(&append.cosigned, keys);
         let fork = found.iter().find(|found| found.forks).cloned();
-        let offered = next.examine(from, append, found, keys, time);
+        let offered = next.examine(from, append, (found, silent), keys, time);
         offered.unwrap_or_else(|(forks, reason)| {
             let by = from.clone();
             // What does not follow because two histories were signed is told with that proof.
@@ -176,7 +179,7 @@ impl Keeper {
         self,
         from: &NodeId,
         append: &Append,
-        found: Vec<Trespass>,
+        (found, silent): (Vec<Trespass>, Vec<NodeId>),
         keys: &dyn Signer,
         time: u64,
     ) -> Result<Offered, (bool, String)> {
@@ -238,6 +241,7 @@ impl Keeper {
             note,
             cosigned: next.cosigned.clone(),
             found,
+            silent,
             keeper: Box::new(next),
         })))
     }
@@ -260,7 +264,7 @@ impl Keeper {
                     ));
                 }
             }
-            Leaf::Round { round, model, state, .. } if *state != crate::event::RoundState::Aborted => {
+            Leaf::Round { round, model, state, .. } | Leaf::Unrecorded { round, model, state } if *state != RoundState::Aborted => {
                 if let Some(told) = self.committed.get(round)
                     && told != model
                 {
@@ -276,8 +280,8 @@ impl Keeper {
     }
 
     /// Holds what others have signed against its own heads. Who has not signed for a while is named once.
-    fn hear(&mut self, notes: &[String], keys: &dyn Verifier) -> Vec<Trespass> {
-        let mut found = Vec::new();
+    fn hear(&mut self, notes: &[String], keys: &dyn Verifier) -> (Vec<Trespass>, Vec<NodeId>) {
+        let (mut found, mut missing) = (Vec::new(), Vec::new());
         let mut signed = BTreeSet::new();
         let mut judged = false;
         for text in notes {
@@ -306,15 +310,11 @@ impl Keeper {
                     false => silent.saturating_add(1),
                 };
                 if *silent == SILENT_MAX {
-                    let reason = format!(
-                        "no cosignature of {domain} came with {SILENT_MAX} heads in a row: it is away, or is kept from this domain"
-                    );
-                    let by = gateway.clone();
-                    found.push(Trespass { by, forks: false, reason });
+                    missing.push(gateway.clone());
                 }
             }
         }
-        found
+        (found, missing)
     }
 
     /// What was to be written is on stable storage.

@@ -76,6 +76,12 @@ pub enum Leaf {
     },
     /// The state of the round is written, and is one that is to stay.
     Checkpoint { round: Round, model: Hash },
+    /// The round ended while no record was kept: what it counted is not told.
+    Unrecorded {
+        round: Round,
+        state: RoundState,
+        model: Hash,
+    },
     /// The round ended; the last leaf about it. The model is the one that holds after it.
     Round {
         round: Round,
@@ -117,6 +123,7 @@ impl Leaf {
             Leaf::Update { round, .. }
             | Leaf::Contribution { round, .. }
             | Leaf::Checkpoint { round, .. }
+            | Leaf::Unrecorded { round, .. }
             | Leaf::Round { round, .. } => Some(*round),
             _ => None,
         }

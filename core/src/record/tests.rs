@@ -202,6 +202,8 @@ impl Site {
         match &offered {
             Offered::Taken(next) => {
                 found.clone_from(&next.found);
+                let reason = "silent".to_owned();
+                found.extend(next.silent.iter().map(|by| Trespass { by: by.clone(), forks: false, reason: reason.clone() }));
                 self.lines.truncate(usize::try_from(next.from).unwrap());
                 self.lines.extend(next.lines.iter().cloned());
                 self.checkpoint = Some(next.note.text());

@@ -1,0 +1,122 @@
+//! What a round's end adds to the record; see [`crate::record`].
+//!
+//! The leaves go into the very file that ends the round, so there is one order of them, whoever reads it: a coordinator that was restarted,
+//! or another one, finds the record where it was.
+
+use std::collections::BTreeMap;
+
+use super::Coordinator;
+use crate::event::{RoundRecord, RoundState};
+use crate::ids::{Epoch, NodeId};
+use crate::record::{Der, Leaf};
+use crate::view::View;
+
+/// Views of one round that are told. Each takes a ladder of failures or a word of a user: there are never as many.
+const VIEWS_MAX: usize = 64;
+
+/// What the record says already.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Told {
+    /// What is to be said first, if nothing is.
+    pub first: Vec<Leaf>,
+    /// The last view; 0 if none.
+    pub epoch: Epoch,
+    /// Who coordinates by that view.
+    pub coordinator: Option<NodeId>,
+    /// The certificates under which nodes sign.
+    pub certificates: BTreeMap<NodeId, Vec<u8>>,
+}
+
+/// What is to be said at the next round's end.
+#[derive(Debug, Default)]
+pub(super) struct Untold {
+    /// None if no record is kept.
+    told: Option<Told>,
+    certificates: BTreeMap<NodeId, Vec<u8>>,
+    views: Vec<View>,
+}
+
+impl Untold {
+    pub(super) fn begin(&mut self, told: Option<Told>) {
+        self.told = told;
+    }
+
+    pub(super) fn certify(&mut self, node: NodeId, certificate: Vec<u8>) {
+        self.certificates.insert(node, certificate);
+    }
+
+    pub(super) fn view(&mut self, view: View) {
+        if self.views.len() == VIEWS_MAX {
+            self.views.remove(0);
+        }
+        self.views.push(view);
+    }
+}
+
+impl Coordinator {
+    /// The leaves of a round that ends with this record, to be written down with it. Each time it is asked it takes what is new as told.
+    pub fn leaves(&mut self, record: &RoundRecord) -> Vec<Leaf> {
+        let standing = self.view().clone();
+        let mut views = std::mem::take(&mut self.untold.views);
+        let Some(told) = &mut self.untold.told else {
+            return Vec::new();
+        };
+        let mut leaves = std::mem::take(&mut told.first);
+        for (node, certificate) in &self.untold.certificates {
+            if told.certificates.get(node) != Some(certificate) {
+                told.certificates.insert(node.clone(), certificate.clone());
+                leaves.push(Leaf::Certificate {
+                    node: node.clone(),
+                    certificate: Der(certificate.clone()),
+                });
+            }
+        }
+        views.push(standing);
+        for view in views {
+            if view.epoch <= told.epoch {
+                continue;
+            }
+            let (node, epoch) = (view.coordinator.clone(), view.epoch);
+            let before = told.coordinator.replace(node.clone());
+            if before.is_some_and(|before| before != node) {
+                leaves.push(Leaf::Promoted { node, epoch });
+            }
+            told.epoch = epoch;
+            leaves.push(Leaf::Membership { view });
+        }
+        self.tell_round(record, &mut leaves);
+        leaves
+    }
+
+    fn tell_round(&self, record: &RoundRecord, leaves: &mut Vec<Leaf>) {
+        let (round, model) = (record.round, record.model_hash);
+        let current = self.current.as_ref().filter(|current| current.round == round);
+        if let Some(current) = current.filter(|_| record.state != RoundState::Aborted) {
+            leaves.extend(current.weights.iter().map(|weight| Leaf::Update {
+                round,
+                node: weight.node.clone(),
+                weight: weight.weight,
+                clip: weight.clip,
+            }));
+            leaves.extend(current.noted.values().map(|noted| Leaf::Contribution {
+                round,
+                epoch: noted.epoch,
+                domain: noted.domain.clone(),
+                attempt: noted.attempt,
+                weight: noted.weight,
+                hash: noted.hash(),
+                members: noted.members.clone(),
+            }));
+            if round.is_multiple_of(self.plan.checkpoint.every) {
+                leaves.push(Leaf::Checkpoint { round, model });
+            }
+        }
+        leaves.push(Leaf::Round {
+            round,
+            epoch: record.epoch,
+            state: record.state,
+            reason: record.reason.clone(),
+            model,
+        });
+    }
+}
