@@ -11,8 +11,8 @@ use tombolo_actors::identity::IdentityError;
 use tombolo_actors::record::log;
 use tombolo_core::ids::Round;
 use tombolo_core::plan::Plan;
-use tombolo_core::record::audit::{Finding, Report, audit};
 use tombolo_core::record::Note;
+use tombolo_core::record::audit::{Finding, Report, audit};
 use tombolo_core::tensor::Hash;
 
 use crate::files::FolderFiles;
@@ -81,7 +81,9 @@ pub fn places(dir: &Path) -> io::Result<Vec<Place>> {
 /// # Errors
 /// A folder cannot be listed.
 pub fn verify(places: &[Place]) -> Result<Report, String> {
-    let copies = places.iter().map(|place| log::copy(&place.files, place.name()));
+    let copies = places
+        .iter()
+        .map(|place| log::copy(&place.files, place.name()));
     let copies: io::Result<Vec<_>> = copies.collect();
     let copies = copies.map_err(|error| error.to_string())?;
     Ok(audit(copies, &Notary))
@@ -100,7 +102,8 @@ pub fn states(place: &Place, models: &BTreeMap<Round, Hash>) -> (usize, Vec<Find
     names.sort();
     for name in names {
         let round = name.split('-').next().and_then(|round| round.parse().ok());
-        let Some((round, told)) = round.and_then(|round: Round| Some((round, models.get(&round)?))) else {
+        let Some((round, told)) = round.and_then(|round: Round| Some((round, models.get(&round)?)))
+        else {
             continue;
         };
         let path = folder.join(&name).join(MODEL);
@@ -145,7 +148,11 @@ pub fn unpinned(plan: &Plan, report: &Report) -> Result<Vec<Finding>, IdentityEr
             found.push(Finding {
                 copy: copy.name.clone(),
                 place: "leaf 0".into(),
-                reason: format!("it is of federation {:?}, the topology is of {:?}", copy.account.federation(), plan.name),
+                reason: format!(
+                    "it is of federation {:?}, the topology is of {:?}",
+                    copy.account.federation(),
+                    plan.name
+                ),
             });
         }
         for (domain, roots) in copy.account.roots() {

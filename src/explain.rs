@@ -149,9 +149,11 @@ pub(crate) fn between(event: &Event) -> Option<(&NodeId, &NodeId, String)> {
             peer,
             "its clock jumped: one of the two was stopped or set".to_owned(),
         ),
-        Event::RecordRefused { node, by, reason } => {
-            (node, by, format!("its word on the record is refused: {reason}"))
-        }
+        Event::RecordRefused { node, by, reason } => (
+            node,
+            by,
+            format!("its word on the record is refused: {reason}"),
+        ),
         Event::RecordForked { node, by, reason } => {
             (node, by, format!("it signed two records: {reason}"))
         }
@@ -203,7 +205,9 @@ pub fn trouble(event: &Event) -> Option<String> {
             format!("{by} has signed two records, {node} holds the proof: {reason}")
         }
         Event::RecordMissing { node, by } => {
-            format!("{node} has not seen the cosignature of {by} for some rounds: it is away, or is kept from it")
+            format!(
+                "{node} has not seen the cosignature of {by} for some rounds: it is away, or is kept from it"
+            )
         }
         Event::GaveUp { reason, .. } => reason.clone(),
         Event::Stalled { domain, chain, .. } => {

@@ -93,7 +93,9 @@ impl NodeIdentity {
         }
         let pair = Arc::new(certified(certificate, &key, bundle.provider())?);
         let resolver = SingleCertAndKey::from(pair.clone());
-        Ok(Arc::new(NodeIdentity::new(node, bundle, resolver, pair, clock)?))
+        Ok(Arc::new(NodeIdentity::new(
+            node, bundle, resolver, pair, clock,
+        )?))
     }
 
     /// For simulation: every key of the federation follows from `seed`, nothing touches the disk, and all sizes are fixed.
@@ -144,7 +146,9 @@ impl NodeIdentity {
         };
         let pair = Arc::new(make(Standing::Good)?);
         let wallet = Wallet::new(papers, make)?;
-        Ok(Arc::new(NodeIdentity::new(node, bundle, wallet, pair, clock)?))
+        Ok(Arc::new(NodeIdentity::new(
+            node, bundle, wallet, pair, clock,
+        )?))
     }
 
     fn new(
@@ -256,7 +260,11 @@ impl record::Verifier for NodeIdentity {
 
 impl Signer for NodeIdentity {
     fn certificate(&self) -> Vec<u8> {
-        self.pair.cert.first().map(|leaf| leaf.to_vec()).unwrap_or_default()
+        self.pair
+            .cert
+            .first()
+            .map(|leaf| leaf.to_vec())
+            .unwrap_or_default()
     }
 
     fn sign(&self, message: &[u8]) -> Result<(PublicKey, Signature), String> {

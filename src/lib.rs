@@ -13,8 +13,8 @@
 
 #![forbid(unsafe_code)]
 
-mod bounded;
 pub mod audit;
+mod bounded;
 pub mod control;
 pub mod explain;
 pub mod federation;

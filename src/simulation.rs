@@ -415,7 +415,9 @@ fn audited(world: &SimWorld, plan: &Plan) -> Report {
     let keepers = plan.nodes().map(|node| &node.id);
     let keepers = keepers.filter(|node| plan.may_be_gateway(node) || plan.may_coordinate(node));
     let disks: Vec<_> = keepers.map(|node| (node, world.files(node))).collect();
-    let kept = disks.iter().filter(|(_, files)| files.list(log::FOLDER).is_ok_and(|names| !names.is_empty()));
+    let kept = disks
+        .iter()
+        .filter(|(_, files)| files.list(log::FOLDER).is_ok_and(|names| !names.is_empty()));
     let copies = kept.filter_map(|(node, files)| log::copy(files.as_ref(), node.to_string()).ok());
     audit::audit(copies.collect(), &Notary)
 }
@@ -497,14 +499,14 @@ impl Simulation {
         let left = stage.leftovers(&world);
         let mut log = stage.record.log();
         log.checker.on_leftovers(world.now(), &left);
-        let records = audited(&world, self.plan());
-        log.checker.on_copies(world.now(), &records);
+        let audited = audited(&world, self.plan());
+        log.checker.on_copies(world.now(), &audited);
         Ok(Ending::Report(Box::new(SimulationReport {
             finished,
             rounds: stage.record.ledger.rounds_from(0),
             trace_hash: report::trace_hash(world.trace_hash(), &log.events),
             virtual_time: Duration::from_micros(world.now().0),
-            records: report::records(&records),
+            copies: report::copies(&audited),
             violations: log.checker.violations(),
             events: std::mem::take(&mut log.events),
             records: std::mem::take(&mut log.records),

@@ -341,9 +341,17 @@ pub enum Message {
     /// Write a state and its commit record. Asked again, it finds its own work done.
     Commit(Layout, Arc<State>, Reply<Result<(), CheckpointError>>),
     /// Record that a round ended without a commit.
-    Abort(RoundRecord, Tally, Vec<String>, Reply<Result<(), CheckpointError>>),
+    Abort(
+        RoundRecord,
+        Tally,
+        Vec<String>,
+        Reply<Result<(), CheckpointError>>,
+    ),
     /// What the ends of rounds from that one on add to the record; of some rounds at most, in order.
-    Leaves(Round, Reply<Result<Vec<(Round, Vec<String>)>, CheckpointError>>),
+    Leaves(
+        Round,
+        Reply<Result<Vec<(Round, Vec<String>)>, CheckpointError>>,
+    ),
     /// Write a view down. Asked again, it finds its own work done.
     View(View, Reply<Result<(), CheckpointError>>),
     /// Write down what a round's first gate has fixed, before anybody is told.

@@ -603,7 +603,10 @@ impl Coordinator {
                 let node = coordinator.setup.stage.node.clone();
                 let reason = clip(format!("no record is kept: {reason}"));
                 let by = node.clone();
-                coordinator.setup.stage.report(Event::RecordRefused { node, by, reason });
+                coordinator
+                    .setup
+                    .stage
+                    .report(Event::RecordRefused { node, by, reason });
             });
             coordinator.step(cx, Some(machine::Message::Told(told.ok())));
             coordinator.prepare(cx, found);

@@ -23,7 +23,7 @@ use tombolo_core::event::Event;
 use tombolo_core::ids::{DomainId, NodeId, Round};
 use tombolo_core::record::{
     APPEND_BYTES_MAX, CERTIFICATE_BYTES_MAX, Der, FORMAT, Keeper, Leaf, Next, Offered, Scribe,
-    Trespass, Tree, origin, signer_name,
+    Tree, Trespass, origin, signer_name,
 };
 use tombolo_core::tensor::Hash;
 use tombolo_core::text::{Text, clip};
@@ -45,7 +45,11 @@ pub enum Message {
     /// The coordinator, perhaps this node itself, can be reached.
     Greet(NodeId),
     /// The coordinator of this node begins, with so many rounds ended of that run: what does the record say, and who has greeted?
-    Stand(Hash, Round, Reply<Result<(machine::Told, Certificates), String>>),
+    Stand(
+        Hash,
+        Round,
+        Reply<Result<(machine::Told, Certificates), String>>,
+    ),
     /// A round has ended, and these act as gateways.
     Ended(Round, Vec<NodeId>),
 }
@@ -157,15 +161,20 @@ impl Record {
             return self.answer(&from, String::new(), refused);
         }
         let time = self.setup.stage.env.unix_time();
-        match self.keeper.offer(&from, append, self.setup.identity.as_ref(), time) {
-            Offered::Taken(next) => self.write(cx, *next, move |record, _, written| match written {
-                Ok(note) => record.answer(&from, note, Text::default()),
-                Err(reason) => {
-                    let refused = reason.as_str().into();
-                    record.answer(&from, String::new(), refused);
-                    record.blame_own(reason);
-                }
-            }),
+        match self
+            .keeper
+            .offer(&from, append, self.setup.identity.as_ref(), time)
+        {
+            Offered::Taken(next) => {
+                self.write(cx, *next, move |record, _, written| match written {
+                    Ok(note) => record.answer(&from, note, Text::default()),
+                    Err(reason) => {
+                        let refused = reason.as_str().into();
+                        record.answer(&from, String::new(), refused);
+                        record.blame_own(reason);
+                    }
+                })
+            }
             Offered::Known(note) => {
                 let plan = &self.setup.stage.plan;
                 let note = note.only(&signer_name(&plan.name, self.me()));
@@ -217,7 +226,8 @@ impl Record {
                 record.keeper.adopt(next);
                 text
             });
-            let written = written.map_err(|reason| format!("its copy of the record cannot be written: {reason}"));
+            let written = written
+                .map_err(|reason| format!("its copy of the record cannot be written: {reason}"));
             then(record, cx, written);
         });
     }
@@ -237,21 +247,29 @@ impl Record {
     fn on_recorded(&mut self, cx: &mut Cx<Self>, from: NodeId, recorded: &Recorded) {
         if !recorded.certificate.is_empty() {
             match self.holder(&recorded.certificate) {
-                Ok(holder) if holder == from => self.certify(from.clone(), recorded.certificate.clone()),
+                Ok(holder) if holder == from => {
+                    self.certify(from.clone(), recorded.certificate.clone())
+                }
                 found => {
                     let reason = match found {
                         Ok(holder) => format!("it showed the certificate of {holder}"),
                         Err(reason) => format!("its certificate does not count: {reason}"),
                     };
                     let by = from.clone();
-                    self.report(Trespass { by, forks: false, reason });
+                    self.report(Trespass {
+                        by,
+                        forks: false,
+                        reason,
+                    });
                 }
             }
         }
         if self.damage.is_some() {
             return;
         }
-        let heard = self.scribe.on_recorded(&self.keeper, &from, recorded, self.setup.identity.as_ref());
+        let heard =
+            self.scribe
+                .on_recorded(&self.keeper, &from, recorded, self.setup.identity.as_ref());
         if let Some(found) = heard.found {
             self.report(found);
         }
@@ -281,7 +299,9 @@ impl Record {
         let read = work(env.as_ref(), bytes, move || log.read(files.as_ref(), from));
         later(cx, read, move |record, read, _| {
             match read.unwrap_or_else(|panicked| Err(panicked.to_string())) {
-                Ok((tree, lines)) if tree.size() == from && !lines.is_empty() => record.offer(&to, &tree, lines),
+                Ok((tree, lines)) if tree.size() == from && !lines.is_empty() => {
+                    record.offer(&to, &tree, lines)
+                }
                 Ok(_) => {}
                 Err(reason) => record.blame_own(reason),
             }
@@ -298,14 +318,20 @@ impl Record {
     }
 
     fn cosigned(&self) -> Vec<String> {
-        self.scribe.cosigned(self.keeper.head(self.size_before), self.size_before)
+        self.scribe
+            .cosigned(self.keeper.head(self.size_before), self.size_before)
     }
 
     /// What is said before anything else.
     fn first(&self) -> Vec<Leaf> {
         let plan = &self.setup.stage.plan;
         let mut coordinators = vec![plan.coordinator.clone()];
-        coordinators.extend(plan.standby.iter().filter(|node| **node != plan.coordinator).cloned());
+        coordinators.extend(
+            plan.standby
+                .iter()
+                .filter(|node| **node != plan.coordinator)
+                .cloned(),
+        );
         let mut first = vec![Leaf::Begun {
             format: FORMAT,
             federation: plan.name.clone(),
@@ -324,7 +350,8 @@ impl Record {
     fn told(&self) -> machine::Told {
         let account = self.keeper.account();
         let nodes = self.setup.stage.plan.nodes().map(|node| &node.id);
-        let known = nodes.filter_map(|node| Some((node.clone(), account.certificate(node)?.to_vec())));
+        let known =
+            nodes.filter_map(|node| Some((node.clone(), account.certificate(node)?.to_vec())));
         machine::Told {
             first: match self.keeper.size() {
                 0 => self.first(),
@@ -380,7 +407,11 @@ impl Record {
             }
             return;
         };
-        if self.keeper.size() == 0 && !lines.first().is_some_and(|line| line.contains(r#""leaf":"begun""#)) {
+        if self.keeper.size() == 0
+            && !lines
+                .first()
+                .is_some_and(|line| line.contains(r#""leaf":"begun""#))
+        {
             let first = self.first();
             lines.splice(..0, first.iter().map(Leaf::line));
         }
@@ -395,7 +426,9 @@ impl Record {
             self.queue.push_front((round, rest));
         }
         let name = match lines.first().map(|line| Leaf::parse(line)) {
-            Some(Ok(Leaf::Begun { federation, run, .. })) => origin(&federation, &run),
+            Some(Ok(Leaf::Begun {
+                federation, run, ..
+            })) => origin(&federation, &run),
             _ => self.keeper.account().origin(),
         };
         let (cosigned, tree) = (self.cosigned(), self.keeper.tree().clone());
@@ -406,15 +439,20 @@ impl Record {
         };
         let (me, time) = (self.me().clone(), self.setup.stage.env.unix_time());
         match self.keeper.offer(&me, &append, keys, time) {
-            Offered::Taken(next) => self.write(cx, *next, move |record, cx, written| match written {
-                Ok(_) => {
-                    record.tell(round, &append, is_last);
-                    record.next(cx);
-                }
-                Err(reason) => record.stop(reason),
-            }),
+            Offered::Taken(next) => {
+                self.write(cx, *next, move |record, cx, written| match written {
+                    Ok(_) => {
+                        record.tell(round, &append, is_last);
+                        record.next(cx);
+                    }
+                    Err(reason) => record.stop(reason),
+                })
+            }
             Offered::Refused(found) => {
-                let reason = format!("this coordinator's own leaves of round {round} do not follow: {}", found.reason);
+                let reason = format!(
+                    "this coordinator's own leaves of round {round} do not follow: {}",
+                    found.reason
+                );
                 self.stop(reason);
             }
             Offered::Known(_) | Offered::Elsewhere => self.next(cx),
@@ -424,11 +462,21 @@ impl Record {
     /// Offers new leaves to everybody who has those before them; the others are asked what they lack by the same message.
     fn tell(&mut self, round: Round, append: &Append, ends: bool) {
         let me = self.me().clone();
-        let others: Vec<NodeId> = self.gateways.iter().filter(|node| **node != me).cloned().collect();
+        let others: Vec<NodeId> = self
+            .gateways
+            .iter()
+            .filter(|node| **node != me)
+            .cloned()
+            .collect();
         if ends && append.from > 0 {
             let (by, behind) = self.scribe.standing(others.iter(), append.from);
             let (round, size) = (round, self.keeper.size());
-            self.setup.stage.report(Event::RecordSigned { round, size, by, behind });
+            self.setup.stage.report(Event::RecordSigned {
+                round,
+                size,
+                by,
+                behind,
+            });
         }
         self.size_before = self.keeper.size();
         for node in others {
@@ -467,14 +515,20 @@ impl Actor for Record {
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
         match message {
             Message::Inbound(from, Control::Append(append)) => self.on_append(cx, from, &append),
-            Message::Inbound(from, Control::Recorded(recorded)) => self.on_recorded(cx, from, &recorded),
+            Message::Inbound(from, Control::Recorded(recorded)) => {
+                self.on_recorded(cx, from, &recorded)
+            }
             Message::Inbound(..) => {}
             Message::Sent(contribution) => self.keeper.sent(*contribution),
             Message::Committed(round, hash) => self.keeper.committed(round, hash),
             Message::Greet(coordinator) => self.greet(&coordinator),
             Message::Stand(run, ended, reply) => {
                 self.run = run;
-                let seen = self.setup.seen.lock().unwrap_or_else(PoisonError::into_inner);
+                let seen = self
+                    .setup
+                    .seen
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
                 self.gateways = seen.view().gateways.values().cloned().collect();
                 drop(seen);
                 let known = origin(&self.setup.stage.plan.name, &run);

@@ -38,8 +38,8 @@ use crate::time::Micros;
 use crate::view::View;
 use crate::wire::{Commit, Contribution, Control, DomainJoin, Open};
 use deadline::Adaptive;
-use leaves::Untold;
 pub(crate) use deadline::DEADLINE_MOST;
+use leaves::Untold;
 use round::{Current, Phase};
 
 pub use leaves::Told;

@@ -32,7 +32,9 @@ mod tree;
 pub use account::{Account, Flaw};
 pub use keeper::{Keeper, Next, Offered, Trespass};
 pub use leaf::{Der, FORMAT, LEAF_BYTES_MAX, Leaf};
-pub use note::{Head, NOTE_BYTES_MAX, Note, PublicKey, Signature, Signer, Verifier, origin, signer_name};
+pub use note::{
+    Head, NOTE_BYTES_MAX, Note, PublicKey, Signature, Signer, Verifier, origin, signer_name,
+};
 pub use scribe::{Heard, Scribe};
 pub use tree::{Proof, Root, Tree, leaf_hash, prove};
 

@@ -58,7 +58,12 @@ struct Verify {
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
     /// Verify one leaf by its proof instead.
-    #[arg(long, value_name = "FILE", requires = "checkpoint", conflicts_with = "dirs")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "checkpoint",
+        conflicts_with = "dirs"
+    )]
     proof: Option<PathBuf>,
     /// The checkpoint that the proof is for.
     #[arg(long, value_name = "FILE", requires = "proof")]
@@ -94,7 +99,8 @@ impl Audit {
 /// The copies in a folder; a folder without any is a mistake of whoever names it.
 fn places(dir: &Path) -> Result<Vec<Place>, FederationError> {
     let found = audit::places(dir);
-    let found = found.map_err(|error| FederationError::Machine(format!("{}: {error}", dir.display())))?;
+    let found =
+        found.map_err(|error| FederationError::Machine(format!("{}: {error}", dir.display())))?;
     match found.is_empty() {
         false => Ok(found),
         true => Err(FederationError::Machine(format!(
@@ -148,7 +154,9 @@ impl Show {
                 print_line(&json!({ "event": "leaf", "index": index, "says": leaf }));
                 continue;
             }
-            let round = leaf.round().map_or(String::new(), |round| round.to_string());
+            let round = leaf
+                .round()
+                .map_or(String::new(), |round| round.to_string());
             table.add_row([index.to_string(), round, says(&leaf)]);
         }
         if common.format == Format::Text {
@@ -169,16 +177,40 @@ impl Show {
 /// A leaf, for people.
 fn says(leaf: &Leaf) -> String {
     let short = |hash: &tombolo_core::tensor::Hash| hash.to_string()[..16].to_owned();
-    let list = |nodes: &[NodeId]| nodes.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ");
+    let list = |nodes: &[NodeId]| {
+        nodes
+            .iter()
+            .map(NodeId::as_str)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     match leaf {
-        Leaf::Begun { federation, run, coordinators, .. } => {
-            format!("run {} of {federation} began; {} may coordinate", short(run), list(coordinators))
+        Leaf::Begun {
+            federation,
+            run,
+            coordinators,
+            ..
+        } => {
+            format!(
+                "run {} of {federation} began; {} may coordinate",
+                short(run),
+                list(coordinators)
+            )
         }
-        Leaf::Root { domain, certificate } => {
-            format!("root of {domain}: sha256 {}", audit::fingerprint(&certificate.0))
+        Leaf::Root {
+            domain,
+            certificate,
+        } => {
+            format!(
+                "root of {domain}: sha256 {}",
+                audit::fingerprint(&certificate.0)
+            )
         }
         Leaf::Certificate { node, certificate } => {
-            format!("certificate of {node}: sha256 {}", audit::fingerprint(&certificate.0))
+            format!(
+                "certificate of {node}: sha256 {}",
+                audit::fingerprint(&certificate.0)
+            )
         }
         Leaf::Promoted { node, epoch } => format!("{node} was promoted, by view {epoch}"),
         Leaf::Membership { view } => {
@@ -188,19 +220,51 @@ fn says(leaf: &Leaf) -> String {
                 true => "nobody".to_owned(),
                 false => list(&out),
             };
-            format!("view {}: {} coordinates, gateways {}, out {out}", view.epoch, view.coordinator, list(&gateways))
+            format!(
+                "view {}: {} coordinates, gateways {}, out {out}",
+                view.epoch,
+                view.coordinator,
+                list(&gateways)
+            )
         }
-        Leaf::Update { node, weight, clip, .. } => format!("{node} weighs {weight}, times {clip}"),
-        Leaf::Contribution { domain, weight, hash, members, attempt, .. } => {
-            format!("{domain} contributed {} of {}, weight {weight}, attempt {attempt}", short(hash), list(members))
+        Leaf::Update {
+            node, weight, clip, ..
+        } => format!("{node} weighs {weight}, times {clip}"),
+        Leaf::Contribution {
+            domain,
+            weight,
+            hash,
+            members,
+            attempt,
+            ..
+        } => {
+            format!(
+                "{domain} contributed {} of {}, weight {weight}, attempt {attempt}",
+                short(hash),
+                list(members)
+            )
         }
         Leaf::Checkpoint { model, .. } => format!("the state of model {} is kept", short(model)),
         Leaf::Unrecorded { state, model, .. } => {
-            format!("{}, model {}; no record was kept", tombolo::federation::state_word(*state), short(model))
+            format!(
+                "{}, model {}; no record was kept",
+                tombolo::federation::state_word(*state),
+                short(model)
+            )
         }
-        Leaf::Round { epoch, state, reason, model, .. } => {
+        Leaf::Round {
+            epoch,
+            state,
+            reason,
+            model,
+            ..
+        } => {
             let word = tombolo::federation::state_word(*state);
-            let why = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+            let why = if reason.is_empty() {
+                String::new()
+            } else {
+                format!(": {reason}")
+            };
             format!("{word} in view {epoch}, model {}{why}", short(model))
         }
     }
@@ -242,7 +306,13 @@ impl Verify {
                 Err(error) => return refuse(common, FederationError::Machine(error.to_string())),
             }
         }
-        tell(common, &report, pinned.is_some(), states, began.elapsed().as_secs_f64());
+        tell(
+            common,
+            &report,
+            pinned.is_some(),
+            states,
+            began.elapsed().as_secs_f64(),
+        );
         match report.findings.is_empty() {
             true => Exit::Done,
             false => Exit::Failed,
@@ -258,13 +328,22 @@ fn tell(common: &Common, report: &Report, pinned: bool, states: usize, seconds: 
         }
     }
     for found in &report.findings {
-        let Finding { copy, place, reason } = found;
+        let Finding {
+            copy,
+            place,
+            reason,
+        } = found;
         if common.format == Format::Json {
-            print_line(&json!({ "event": "finding", "copy": copy, "place": place, "reason": reason }));
+            print_line(
+                &json!({ "event": "finding", "copy": copy, "place": place, "reason": reason }),
+            );
         }
         complain(&format!("{copy}, {place}: {reason}"));
     }
-    let (copies, leaves) = (report.copies.len(), report.copies.iter().map(|copy| copy.size).sum::<u64>());
+    let (copies, leaves) = (
+        report.copies.len(),
+        report.copies.iter().map(|copy| copy.size).sum::<u64>(),
+    );
     match common.format {
         Format::Json => print_line(&json!({
             "event": "verified",
@@ -278,11 +357,16 @@ fn tell(common: &Common, report: &Report, pinned: bool, states: usize, seconds: 
         Format::Text => {
             if !pinned && let Some(copy) = report.copies.first() {
                 for (domain, roots) in copy.account.roots() {
-                    roots.iter().for_each(|root| say!("root of {domain}: sha256 {}", audit::fingerprint(root)));
+                    roots.iter().for_each(|root| {
+                        say!("root of {domain}: sha256 {}", audit::fingerprint(root))
+                    });
                 }
                 say!("compare these with each domain's administration, or give --topology");
             }
-            say!("{leaves} leaves of {copies} copies and {states} models in {seconds:.2} s: {} findings", report.findings.len());
+            say!(
+                "{leaves} leaves of {copies} copies and {states} models in {seconds:.2} s: {} findings",
+                report.findings.len()
+            );
         }
     }
 }
@@ -312,7 +396,10 @@ fn words(copy: &Audited) -> String {
         copy.name, copy.size
     );
     if !cosigners.is_empty() {
-        words.push_str(&format!("; the head before cosigned by {}", cosigners.join(", ")));
+        words.push_str(&format!(
+            "; the head before cosigned by {}",
+            cosigners.join(", ")
+        ));
     }
     if copy.unsigned > 0 {
         words.push_str(&format!(
@@ -330,21 +417,34 @@ impl Prove {
             Err(exit) => return exit,
         };
         let wanted = |line: &String| {
-            let leaf = Leaf::parse(line).ok().filter(|leaf| leaf.round() == Some(self.round));
+            let leaf = Leaf::parse(line)
+                .ok()
+                .filter(|leaf| leaf.round() == Some(self.round));
             leaf.is_some_and(|leaf| match &self.node {
                 Some(node) => matches!(leaf, Leaf::Update { .. }) && leaf.names(node),
                 None => matches!(leaf, Leaf::Round { .. } | Leaf::Unrecorded { .. }),
             })
         };
         let Some(index) = lines.iter().position(wanted) else {
-            let what = self.node.as_ref().map_or(String::new(), |node| format!(" about the update of {node}"));
-            fail(common, &format!("the record says nothing{what} of round {}", self.round));
+            let what = self
+                .node
+                .as_ref()
+                .map_or(String::new(), |node| format!(" about the update of {node}"));
+            fail(
+                common,
+                &format!("the record says nothing{what} of round {}", self.round),
+            );
             return Exit::Failed;
         };
         let origin = match lines.first().map(|line| Leaf::parse(line)) {
-            Some(Ok(Leaf::Begun { federation, run, .. })) => tombolo_core::record::origin(&federation, &run),
+            Some(Ok(Leaf::Begun {
+                federation, run, ..
+            })) => tombolo_core::record::origin(&federation, &run),
             _ => {
-                fail(common, "the record does not begin with its first leaf; `tombolo audit verify` says more");
+                fail(
+                    common,
+                    "the record does not begin with its first leaf; `tombolo audit verify` says more",
+                );
                 return Exit::Failed;
             }
         };
@@ -363,11 +463,16 @@ impl Prove {
 
 fn verify_proof(common: &Common, proof: &Path, checkpoint: &Path) -> Exit {
     let verified = read(proof).and_then(|text| {
-        let proof: Proof = serde_json::from_str(&text).map_err(|error| format!("{}: no proof: {error}", proof.display()))?;
+        let proof: Proof = serde_json::from_str(&text)
+            .map_err(|error| format!("{}: no proof: {error}", proof.display()))?;
         let note = read(checkpoint)?;
-        let note = Note::parse(&note).map_err(|reason| format!("{}: {reason}", checkpoint.display()))?;
+        let note =
+            Note::parse(&note).map_err(|reason| format!("{}: {reason}", checkpoint.display()))?;
         if proof.origin != note.head.origin {
-            return Err(format!("the proof is of record {}, the checkpoint of {}", proof.origin, note.head.origin));
+            return Err(format!(
+                "the proof is of record {}, the checkpoint of {}",
+                proof.origin, note.head.origin
+            ));
         }
         proof.verify(note.head.size, &note.head.root)?;
         Ok((proof, note))
@@ -383,7 +488,13 @@ fn verify_proof(common: &Common, proof: &Path, checkpoint: &Path) -> Exit {
                     "leaf": proof.leaf,
                 })),
                 Format::Text => {
-                    say!("leaf {} of {} is under the root {}: {}", proof.index, proof.size, note.head.root, proof.leaf);
+                    say!(
+                        "leaf {} of {} is under the root {}: {}",
+                        proof.index,
+                        proof.size,
+                        note.head.root,
+                        proof.leaf
+                    );
                     say!("whose signatures are under that root, `tombolo audit verify DIR` tells");
                 }
             }
@@ -400,6 +511,8 @@ fn read(path: &Path) -> Result<String, String> {
     let located = |error: std::io::Error| format!("{}: {error}", path.display());
     let mut text = String::new();
     let file = File::open(path).map_err(located)?;
-    file.take(PROOF_BYTES_MAX).read_to_string(&mut text).map_err(located)?;
+    file.take(PROOF_BYTES_MAX)
+        .read_to_string(&mut text)
+        .map_err(located)?;
     Ok(text)
 }

@@ -32,21 +32,28 @@ impl Verifier for Notary {
             let roots = roots.iter().map(|root| CertificateDer::from(root.clone()));
             (domain.clone(), roots.collect())
         });
-        let bundle = Bundle::new(federation, provider(false), roots.collect()).map_err(|error| error.to_string())?;
+        let bundle = Bundle::new(federation, provider(false), roots.collect())
+            .map_err(|error| error.to_string())?;
         // What was signed while the certificate was valid stays signed.
         let issued = u64::try_from(parsed.validity().not_before.timestamp()).unwrap_or_default();
         let issued = UnixTime::since_unix_epoch(Duration::from_secs(issued));
         let leaf = CertificateDer::from(certificate);
-        let node = bundle.verify(&leaf, &[], issued, Role::Client).map_err(|fault| fault.to_string())?;
+        let node = bundle
+            .verify(&leaf, &[], issued, Role::Client)
+            .map_err(|fault| fault.to_string())?;
         let key = parsed.public_key();
         let bytes = <PublicKey>::try_from(&*key.subject_public_key.data).ok();
         let bytes = bytes.filter(|_| key.algorithm.algorithm == OID_SIG_ED25519);
-        let bytes = bytes.ok_or_else(|| format!("the key of {node} is none for Ed25519, which the record is signed with"))?;
+        let bytes = bytes.ok_or_else(|| {
+            format!("the key of {node} is none for Ed25519, which the record is signed with")
+        })?;
         Ok((node, bytes))
     }
 
     fn verify(&self, key: &PublicKey, message: &[u8], signature: &Signature) -> bool {
-        UnparsedPublicKey::new(&ED25519, key).verify(message, signature).is_ok()
+        UnparsedPublicKey::new(&ED25519, key)
+            .verify(message, signature)
+            .is_ok()
     }
 }
 
@@ -54,11 +61,14 @@ impl Verifier for Notary {
 pub(super) fn sign(pair: &CertifiedKey, message: &[u8]) -> Result<(PublicKey, Signature), String> {
     let wrong = || "the node's key is none for Ed25519, which the record is signed with".to_owned();
     let signer = pair.key.choose_scheme(&[SignatureScheme::ED25519]);
-    let signer = signer.filter(|_| pair.key.algorithm() == SignatureAlgorithm::ED25519).ok_or_else(wrong)?;
+    let signer = signer
+        .filter(|_| pair.key.algorithm() == SignatureAlgorithm::ED25519)
+        .ok_or_else(wrong)?;
     let signature = signer.sign(message).map_err(|error| error.to_string())?;
     let signature = <Signature>::try_from(signature.as_slice()).map_err(|_| wrong())?;
     let leaf = pair.cert.first().ok_or_else(wrong)?;
     let (_, parsed) = X509Certificate::from_der(leaf).map_err(|error| error.to_string())?;
-    let key = <PublicKey>::try_from(&*parsed.public_key().subject_public_key.data).map_err(|_| wrong())?;
+    let key = <PublicKey>::try_from(&*parsed.public_key().subject_public_key.data)
+        .map_err(|_| wrong())?;
     Ok((key, signature))
 }

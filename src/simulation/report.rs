@@ -36,7 +36,7 @@ pub struct SimulationReport {
     /// What was made to go wrong.
     pub faults: FaultPlan,
     /// How many leaves each gateway's copy of the record has, and their root.
-    pub records: BTreeMap<String, (u64, String)>,
+    pub copies: BTreeMap<String, (u64, String)>,
     pub(super) replay: String,
 }
 
@@ -76,10 +76,12 @@ impl SimulationReport {
 }
 
 /// The copies of the record, in short.
-pub(super) fn records(audited: &Report) -> BTreeMap<String, (u64, String)> {
+pub(super) fn copies(audited: &Report) -> BTreeMap<String, (u64, String)> {
     let copies = audited.copies.iter();
     let heads = copies.filter_map(|copy| Some((copy.name.clone(), copy.head.as_ref()?)));
-    heads.map(|(name, note)| (name, (note.head.size, note.head.root.to_string()))).collect()
+    heads
+        .map(|(name, note)| (name, (note.head.size, note.head.root.to_string())))
+        .collect()
 }
 
 /// One hash over everything that happened: packets (time, kind, size, ends) and events.

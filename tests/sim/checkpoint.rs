@@ -227,7 +227,8 @@ fn a_start_reads_the_newest_records_only() {
                 aborted.state = RoundState::Aborted;
                 let tally = (rounds, 0, round - rounds);
                 let checkpoint = node.checkpoint(CONFIGURATION);
-                let asked = checkpoint.ask(|reply| Message::Abort(aborted, tally, Vec::new(), reply));
+                let asked =
+                    checkpoint.ask(|reply| Message::Abort(aborted, tally, Vec::new(), reply));
                 asked.await.unwrap().unwrap();
             }
             let counting = Arc::new(Counting(node.files.clone(), AtomicU64::new(0)));

@@ -281,7 +281,8 @@ impl Run {
                 }
             }
             if ABORTED.contains(&round) {
-                self.store().end(record(round), tally(round), None, Vec::new())?;
+                self.store()
+                    .end(record(round), tally(round), None, Vec::new())?;
             } else {
                 self.store().commit(&layout(), &state(round))?;
             }

@@ -244,7 +244,12 @@ impl Store {
         let folder = format!("states/{name}");
         if mutants::is("record-first") {
             let leaves = state.leaves.clone();
-            self.end(state.record.clone(), state.tally, Some(name.clone()), leaves)?;
+            self.end(
+                state.record.clone(),
+                state.tally,
+                Some(name.clone()),
+                leaves,
+            )?;
         }
         state::write(self.files.as_ref(), &folder, layout, state)?;
         let leaves = state.leaves.clone();

@@ -55,26 +55,37 @@ impl Log {
     ///
     /// # Errors
     /// It cannot be read, or is not what the node has signed.
-    pub fn load(files: &dyn Files, me: &NodeId, keys: &dyn Verifier) -> Result<(Log, Keeper), String> {
+    pub fn load(
+        files: &dyn Files,
+        me: &NodeId,
+        keys: &dyn Verifier,
+    ) -> Result<(Log, Keeper), String> {
         let Some(note) = text(files, CHECKPOINT, NOTE_BYTES_MAX)? else {
             // Leaves that nobody signed are written anew.
             return Ok((Log::default(), Keeper::new(me.clone())));
         };
         let located = |path: &str, reason: &str| format!("{}: {reason}", files.locate(path));
         let note = Note::parse(&note).map_err(|reason| located(CHECKPOINT, &reason))?;
-        let (mut log, mut account, mut tree) = (Log::default(), Account::default(), Tree::default());
+        let (mut log, mut account, mut tree) =
+            (Log::default(), Account::default(), Tree::default());
         while tree.size() < note.head.size {
             let path = segment_path(log.marks.len());
             log.marks.push(tree.clone());
             let lines = text(files, &path, SEGMENT * LEAF_BYTES_MAX)?;
             let left = usize::try_from(note.head.size - tree.size()).unwrap_or(usize::MAX);
             let lines = lines.unwrap_or_default();
-            log.tail = lines.split_terminator('\n').take(left.min(SEGMENT)).map(str::to_owned).collect();
+            log.tail = lines
+                .split_terminator('\n')
+                .take(left.min(SEGMENT))
+                .map(str::to_owned)
+                .collect();
             if log.tail.len() < left.min(SEGMENT) {
                 return Err(located(&path, "leaves of it are missing"));
             }
             for line in &log.tail {
-                account.take(line, keys).map_err(|flaw| located(&path, &flaw.to_string()))?;
+                account
+                    .take(line, keys)
+                    .map_err(|flaw| located(&path, &flaw.to_string()))?;
                 tree.push(line);
             }
         }
@@ -127,7 +138,11 @@ impl Log {
             true => self.tail.clone(),
             false => {
                 let lines = text(files, &segment_path(segment), SEGMENT * LEAF_BYTES_MAX)?;
-                lines.unwrap_or_default().split_terminator('\n').map(str::to_owned).collect()
+                lines
+                    .unwrap_or_default()
+                    .split_terminator('\n')
+                    .map(str::to_owned)
+                    .collect()
             }
         };
         let mut tree = mark.clone();
@@ -167,22 +182,26 @@ impl Writes {
 pub fn copy<'a>(files: &'a dyn Files, name: String) -> io::Result<Copy<'a>> {
     let mut segments = files.list(FOLDER)?;
     segments.retain(|name| name.starts_with("leaves-"));
-    let lines = segments.into_iter().enumerate().flat_map(move |(at, name)| {
-        let path = segment_path(at);
-        if path != format!("{FOLDER}/{name}") {
-            return vec![Err(format!("{} is missing", files.locate(&path)))];
-        }
-        match text(files, &path, SEGMENT * LEAF_BYTES_MAX) {
-            Ok(text) => {
-                let text = text.unwrap_or_default();
-                let whole = text.is_empty() || text.ends_with('\n');
-                let lines = text.split_terminator('\n').map(|line| Ok(line.to_owned()));
-                let torn = (!whole).then(|| Err(format!("{} does not end with a line", files.locate(&path))));
-                lines.chain(torn).collect()
+    let lines = segments
+        .into_iter()
+        .enumerate()
+        .flat_map(move |(at, name)| {
+            let path = segment_path(at);
+            if path != format!("{FOLDER}/{name}") {
+                return vec![Err(format!("{} is missing", files.locate(&path)))];
             }
-            Err(reason) => vec![Err(reason)],
-        }
-    });
+            match text(files, &path, SEGMENT * LEAF_BYTES_MAX) {
+                Ok(text) => {
+                    let text = text.unwrap_or_default();
+                    let whole = text.is_empty() || text.ends_with('\n');
+                    let lines = text.split_terminator('\n').map(|line| Ok(line.to_owned()));
+                    let torn = (!whole)
+                        .then(|| Err(format!("{} does not end with a line", files.locate(&path))));
+                    lines.chain(torn).collect()
+                }
+                Err(reason) => vec![Err(reason)],
+            }
+        });
     let note = |path| text(files, path, NOTE_BYTES_MAX).unwrap_or_else(Some);
     Ok(Copy {
         name,

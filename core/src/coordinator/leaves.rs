@@ -90,7 +90,10 @@ impl Coordinator {
 
     fn tell_round(&self, record: &RoundRecord, leaves: &mut Vec<Leaf>) {
         let (round, model) = (record.round, record.model_hash);
-        let current = self.current.as_ref().filter(|current| current.round == round);
+        let current = self
+            .current
+            .as_ref()
+            .filter(|current| current.round == round);
         if let Some(current) = current.filter(|_| record.state != RoundState::Aborted) {
             leaves.extend(current.weights.iter().map(|weight| Leaf::Update {
                 round,

@@ -5,9 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::CERTIFICATE_BYTES_MAX;
 use super::leaf::{FORMAT, Leaf};
 use super::note::{Note, PublicKey, Verifier, origin, signer_name};
-use super::CERTIFICATE_BYTES_MAX;
 use crate::event::RoundState;
 use crate::ids::{DomainId, Epoch, NodeId, Round};
 use crate::tensor::Hash;
@@ -143,12 +143,17 @@ impl Account {
                 ..
             } => {
                 if *format != FORMAT {
-                    return Err(format!("the record is of format {format}, this version reads {FORMAT}"));
+                    return Err(format!(
+                        "the record is of format {format}, this version reads {FORMAT}"
+                    ));
                 }
                 (self.federation, self.run) = (federation.clone(), *run);
                 self.coordinators = coordinators.clone();
             }
-            Leaf::Root { domain, certificate } => {
+            Leaf::Root {
+                domain,
+                certificate,
+            } => {
                 bounded(&certificate.0)?;
                 let roots = self.roots.entry(domain.clone()).or_default();
                 if roots.contains(&certificate.0) {
@@ -175,13 +180,22 @@ impl Account {
                 self.promoted = Some((node.clone(), *epoch));
             }
             Leaf::Membership { view } => self.see(view)?,
-            Leaf::Update { node, weight, clip, .. } => {
+            Leaf::Update {
+                node, weight, clip, ..
+            } => {
                 let sound = weight.is_finite() && *weight >= 0.0 && (0.0..=1.0).contains(clip);
                 if !sound || self.open.updates.insert(node.clone(), *weight).is_some() {
-                    return Err(format!("the update of {node} was weighed before, or weighs what none can"));
+                    return Err(format!(
+                        "the update of {node} was weighed before, or weighs what none can"
+                    ));
                 }
             }
-            Leaf::Contribution { domain, weight, members, .. } => self.count(domain, *weight, members)?,
+            Leaf::Contribution {
+                domain,
+                weight,
+                members,
+                ..
+            } => self.count(domain, *weight, members)?,
             Leaf::Checkpoint { model, .. } => {
                 if self.open.checkpoint.replace(*model).is_some() {
                     return Err("the round's state was written before".into());
@@ -193,7 +207,13 @@ impl Account {
                 }
                 (self.round, self.model) = (*round, Some(*model));
             }
-            Leaf::Round { round, epoch, state, model, .. } => {
+            Leaf::Round {
+                round,
+                epoch,
+                state,
+                model,
+                ..
+            } => {
                 self.end(*epoch, *state, model)?;
                 (self.round, self.model) = (*round, Some(*model));
                 self.open = Open::default();
@@ -213,7 +233,8 @@ impl Account {
         let before = self.view.as_ref().map(|view| &view.coordinator);
         let moved = before.is_some_and(|before| *before != view.coordinator);
         let told = self.promoted.take();
-        let told = told.is_some_and(|(node, epoch)| node == view.coordinator && epoch <= view.epoch);
+        let told =
+            told.is_some_and(|(node, epoch)| node == view.coordinator && epoch <= view.epoch);
         if !self.coordinators.contains(&view.coordinator) || moved && !told {
             return Err(format!(
                 "{} coordinates by view {}, and nobody has promoted it",
@@ -228,7 +249,11 @@ impl Account {
         let mut total = 0.0;
         let mut counted = BTreeSet::new();
         for member in members {
-            let update = self.open.updates.get(member).filter(|_| member.domain() == *domain);
+            let update = self
+                .open
+                .updates
+                .get(member)
+                .filter(|_| member.domain() == *domain);
             let update = update.ok_or_else(|| format!("{member} is in it and was not weighed"))?;
             total += update;
             if !counted.insert(member.clone()) {
@@ -255,7 +280,11 @@ impl Account {
                 Err("an aborted round counts nothing and leaves the model as it was".into())
             }
             RoundState::Aborted => Ok(()),
-            _ if self.open.checkpoint.is_some_and(|written| written != *model) => {
+            _ if self
+                .open
+                .checkpoint
+                .is_some_and(|written| written != *model) =>
+            {
                 Err("the state that was written is not the round's model".into())
             }
             _ if self.open.domains.is_empty() => {
@@ -293,7 +322,11 @@ impl Account {
     }
 
     /// Who has cosigned a note, each with the time; and the names under which somebody tried in vain.
-    pub fn cosigners(&self, note: &Note, keys: &dyn Verifier) -> (BTreeMap<NodeId, u64>, Vec<String>) {
+    pub fn cosigners(
+        &self,
+        note: &Note,
+        keys: &dyn Verifier,
+    ) -> (BTreeMap<NodeId, u64>, Vec<String>) {
         let names: BTreeMap<String, &NodeId> = self
             .papers
             .keys()

@@ -91,15 +91,26 @@ pub fn audit(copies: Vec<Copy<'_>>, keys: &dyn Verifier) -> Report {
     for copy in &copies {
         let mut read = |text: &Option<String>, place: &str| {
             let parsed = Note::parse(text.as_ref()?);
-            parsed.inspect_err(|reason| find(&copy.name, place, reason.clone())).ok()
+            parsed
+                .inspect_err(|reason| find(&copy.name, place, reason.clone()))
+                .ok()
         };
-        let (head, cosigned) = (read(&copy.checkpoint, "checkpoint"), read(&copy.cosigned, "cosigned"));
+        let (head, cosigned) = (
+            read(&copy.checkpoint, "checkpoint"),
+            read(&copy.cosigned, "cosigned"),
+        );
         if copy.checkpoint.is_none() {
-            find(&copy.name, "checkpoint", "it is missing: nothing says how many leaves there were".into());
+            find(
+                &copy.name,
+                "checkpoint",
+                "it is missing: nothing says how many leaves there were".into(),
+            );
         }
         notes.push(Notes { head, cosigned });
     }
-    let told = notes.iter().flat_map(|notes| [&notes.head, &notes.cosigned]);
+    let told = notes
+        .iter()
+        .flat_map(|notes| [&notes.head, &notes.cosigned]);
     let sizes: BTreeSet<u64> = told.flatten().map(|note| note.head.size).collect();
     let mut audited = Vec::new();
     for (copy, notes) in copies.into_iter().zip(&notes) {
@@ -119,7 +130,10 @@ pub fn audit(copies: Vec<Copy<'_>>, keys: &dyn Verifier) -> Report {
             part(copy, other, &mut find);
         }
     }
-    Report { copies: audited, findings }
+    Report {
+        copies: audited,
+        findings,
+    }
 }
 
 /// Reads a copy leaf by leaf.
@@ -181,7 +195,18 @@ fn read(
 
 impl Audited {
     fn note(&mut self, leaf: &Leaf) {
-        if let Leaf::Round { round, state, model, .. } | Leaf::Unrecorded { round, state, model } = leaf {
+        if let Leaf::Round {
+            round,
+            state,
+            model,
+            ..
+        }
+        | Leaf::Unrecorded {
+            round,
+            state,
+            model,
+        } = leaf
+        {
             match state {
                 RoundState::Committed => self.tally.0 += 1,
                 RoundState::Degraded => self.tally.1 += 1,
@@ -195,12 +220,19 @@ impl Audited {
 }
 
 /// Holds a copy against the head that its own node has signed.
-fn judge(copy: &mut Audited, notes: &Notes, keys: &dyn Verifier, find: &mut impl FnMut(&str, &str, String)) {
+fn judge(
+    copy: &mut Audited,
+    notes: &Notes,
+    keys: &dyn Verifier,
+    find: &mut impl FnMut(&str, &str, String),
+) {
     let Some(note) = &notes.head else { return };
     let (name, signed) = (copy.name.clone(), note.head.size);
     if copy.size < signed {
         let place = format!("leaf {}", copy.size);
-        let reason = format!("the copy ends here, its signed head is over {signed} leaves: they were cut off");
+        let reason = format!(
+            "the copy ends here, its signed head is over {signed} leaves: they were cut off"
+        );
         find(&name, &place, reason);
     } else if copy.roots.get(&signed) != Some(&note.head.root) {
         let reason = format!(
@@ -213,7 +245,15 @@ fn judge(copy: &mut Audited, notes: &Notes, keys: &dyn Verifier, find: &mut impl
         return;
     }
     if note.head.origin != copy.account.origin() {
-        find(&name, "checkpoint", format!("it is of record {}, the leaves are of {}", note.head.origin, copy.account.origin()));
+        find(
+            &name,
+            "checkpoint",
+            format!(
+                "it is of record {}, the leaves are of {}",
+                note.head.origin,
+                copy.account.origin()
+            ),
+        );
     }
     if let Err(reason) = copy.account.signer(note, keys) {
         find(&name, "checkpoint", reason);
@@ -221,7 +261,11 @@ fn judge(copy: &mut Audited, notes: &Notes, keys: &dyn Verifier, find: &mut impl
     let (by, vain) = copy.account.cosigners(note, keys);
     copy.node = by.keys().next().cloned();
     if by.is_empty() && vain.is_empty() {
-        find(&name, "checkpoint", "no domain's gateway has signed it".into());
+        find(
+            &name,
+            "checkpoint",
+            "no domain's gateway has signed it".into(),
+        );
     }
     // A node that signs before its certificate is told cannot be proven yet.
     let certified = |name: &&String| {
@@ -229,13 +273,21 @@ fn judge(copy: &mut Audited, notes: &Notes, keys: &dyn Verifier, find: &mut impl
         papers.any(|node| super::note::signer_name(copy.account.federation(), node) == **name)
     };
     for who in vain.iter().filter(certified) {
-        find(&name, "checkpoint", format!("the signature of {who} is not under this head"));
+        find(
+            &name,
+            "checkpoint",
+            format!("the signature of {who} is not under this head"),
+        );
     }
     if let Some(cosigned) = &notes.cosigned {
         let (by, vain) = copy.account.cosigners(cosigned, keys);
         copy.cosigners = by.into_keys().collect();
         for who in vain {
-            find(&name, "cosigned", format!("the signature of {who} is not under this head"));
+            find(
+                &name,
+                "cosigned",
+                format!("the signature of {who} is not under this head"),
+            );
         }
     }
 }
@@ -260,7 +312,10 @@ fn compare(
         // Its own head is judged already, and what another copy's leaves are is its own matter unless somebody has signed it.
         Some(root) if !own && !by.is_empty() => {
             let whose: Vec<&str> = by.keys().map(NodeId::as_str).collect();
-            let twice = copy.head.as_ref().and_then(|mine| account.signer(mine, keys).ok());
+            let twice = copy
+                .head
+                .as_ref()
+                .and_then(|mine| account.signer(mine, keys).ok());
             let twice = twice.filter(|node| account.signer(note, keys).as_ref() == Ok(node));
             let twice = twice.map_or(String::new(), |node| format!("; {node} has signed both"));
             let reason = format!(
@@ -271,13 +326,25 @@ fn compare(
             );
             find(&copy.name, &format!("head over {size} leaves"), reason);
         }
-        Some(root) if own && copy.head.as_ref().is_some_and(|head| head.head.size != size) => {
-            let reason = format!("its {size} leaves have the root {root}, cosigned is {}", note.head.root);
+        Some(root)
+            if own
+                && copy
+                    .head
+                    .as_ref()
+                    .is_some_and(|head| head.head.size != size) =>
+        {
+            let reason = format!(
+                "its {size} leaves have the root {root}, cosigned is {}",
+                note.head.root
+            );
             find(&copy.name, "cosigned", reason);
         }
         Some(_) => {}
         None => {
-            let cut = copy.node.as_ref().filter(|node| by.contains_key(*node) && copy.size < size);
+            let cut = copy
+                .node
+                .as_ref()
+                .filter(|node| by.contains_key(*node) && copy.size < size);
             if let Some(node) = cut {
                 let reason = format!(
                     "the copy ends here, {node} has signed a head over {size} leaves (its signature is in {}): they were cut off",

@@ -100,7 +100,13 @@ impl Keeper {
     ///
     /// # Errors
     /// It is not what the node has signed; names the place.
-    pub fn restore(me: NodeId, account: Account, tree: Tree, note: Note, keys: &dyn Verifier) -> Result<Keeper, String> {
+    pub fn restore(
+        me: NodeId,
+        account: Account,
+        tree: Tree,
+        note: Note,
+        keys: &dyn Verifier,
+    ) -> Result<Keeper, String> {
         let found = (tree.size(), tree.root());
         let signed = (note.head.size, note.head.root);
         if found != signed {
@@ -110,7 +116,10 @@ impl Keeper {
             ));
         }
         if account.certificate(&me).is_some() && account.cosigned_at(&note, &me, keys).is_none() {
-            return Err(format!("the root over its {} leaves is not signed by {me}", found.0));
+            return Err(format!(
+                "the root over its {} leaves is not signed by {me}",
+                found.0
+            ));
         }
         let heads = BTreeMap::from([(found.0, note)]);
         Ok(Keeper {
@@ -148,7 +157,8 @@ impl Keeper {
 
     /// What this node has sent for its domain.
     pub fn sent(&mut self, contribution: Contribution) {
-        self.sent.insert((contribution.round, contribution.attempt), contribution);
+        self.sent
+            .insert((contribution.round, contribution.attempt), contribution);
         while self.sent.len() > OWN_KEPT {
             self.sent.pop_first();
         }
@@ -196,7 +206,16 @@ impl Keeper {
             && mine.head.root != note.head.root
         {
             let signed = self.account.signer(&note, keys).is_ok();
-            return Err((signed, fork(&mine.head.root, "this domain", &note.head.root, &self.me, note.head.size)));
+            return Err((
+                signed,
+                fork(
+                    &mine.head.root,
+                    "this domain",
+                    &note.head.root,
+                    &self.me,
+                    note.head.size,
+                ),
+            ));
         }
         if note.head.size == self.size() && self.size() > 0 {
             let mine = self.newest().filter(|mine| mine.head.size == self.size());
@@ -207,7 +226,9 @@ impl Keeper {
         }
         let bytes: usize = append.leaves.iter().map(String::len).sum();
         if bytes > APPEND_BYTES_MAX + LEAF_BYTES_MAX {
-            return Err(refused(format!("{bytes} bytes of leaves at once, at most {APPEND_BYTES_MAX} are allowed")));
+            return Err(refused(format!(
+                "{bytes} bytes of leaves at once, at most {APPEND_BYTES_MAX} are allowed"
+            )));
         }
         let known = usize::try_from(self.size() - append.from).unwrap_or(usize::MAX);
         let lines = append.leaves.get(known..).unwrap_or_default().to_vec();
@@ -218,7 +239,9 @@ impl Keeper {
             next.take(line, keys).map_err(refused)?;
         }
         let (size, root) = (next.tree.size(), next.tree.root());
-        if (size, root) != (note.head.size, note.head.root) || note.head.origin != next.account.origin() {
+        if (size, root) != (note.head.size, note.head.root)
+            || note.head.origin != next.account.origin()
+        {
             return Err(refused(format!(
                 "the leaves give the root {root} over {size}, it signed {} over {}",
                 note.head.root, note.head.size
@@ -226,11 +249,14 @@ impl Keeper {
         }
         let signer = next.account.signer(&note, keys).map_err(refused)?;
         if signer != *from {
-            return Err(refused(format!("the root over {size} leaves is signed by {signer}, who does not coordinate")));
+            return Err(refused(format!(
+                "the root over {size} leaves is signed by {signer}, who does not coordinate"
+            )));
         }
         let mut note = note.only("");
         let name = signer_name(next.account.federation(), &me);
-        note.cosign(keys, name, time).map_err(|reason| (false, format!("this node cannot sign: {reason}")))?;
+        note.cosign(keys, name, time)
+            .map_err(|reason| (false, format!("this node cannot sign: {reason}")))?;
         next.heads.insert(size, note.clone());
         while next.heads.len() > HEADS_KEPT {
             next.heads.pop_first();
@@ -248,23 +274,52 @@ impl Keeper {
 
     /// Takes one line, if it says nothing else than what this node knows itself.
     fn take(&mut self, line: &str, keys: &dyn Signer) -> Result<(), String> {
-        let leaf = self.account.take(line, keys).map_err(|flaw| flaw.to_string())?;
+        let leaf = self
+            .account
+            .take(line, keys)
+            .map_err(|flaw| flaw.to_string())?;
         let index = self.tree.size();
         match &leaf {
-            Leaf::Root { domain, certificate } if !keys.pins(domain, &certificate.0) => {
-                return Err(format!("leaf {index}: it tells a root of {domain} that is not pinned here"));
+            Leaf::Root {
+                domain,
+                certificate,
+            } if !keys.pins(domain, &certificate.0) => {
+                return Err(format!(
+                    "leaf {index}: it tells a root of {domain} that is not pinned here"
+                ));
             }
-            Leaf::Contribution { round, domain, attempt, weight, hash, members, .. } if *domain == self.me.domain() => {
+            Leaf::Contribution {
+                round,
+                domain,
+                attempt,
+                weight,
+                hash,
+                members,
+                ..
+            } if *domain == self.me.domain() => {
                 if let Some(sent) = self.sent.get(&(*round, *attempt))
-                    && (sent.hash(), sent.weight.to_bits(), &sent.members) != (*hash, weight.to_bits(), members)
+                    && (sent.hash(), sent.weight.to_bits(), &sent.members)
+                        != (*hash, weight.to_bits(), members)
                 {
                     return Err(format!(
                         "leaf {index}: it tells a contribution of {domain} to round {round} with hash {hash} and weight {weight}, {} was sent with hash {} and weight {}",
-                        self.me, sent.hash(), sent.weight
+                        self.me,
+                        sent.hash(),
+                        sent.weight
                     ));
                 }
             }
-            Leaf::Round { round, model, state, .. } | Leaf::Unrecorded { round, model, state } if *state != RoundState::Aborted => {
+            Leaf::Round {
+                round,
+                model,
+                state,
+                ..
+            }
+            | Leaf::Unrecorded {
+                round,
+                model,
+                state,
+            } if *state != RoundState::Aborted => {
                 if let Some(told) = self.committed.get(round)
                     && told != model
                 {
@@ -285,8 +340,12 @@ impl Keeper {
         let mut signed = BTreeSet::new();
         let mut judged = false;
         for text in notes {
-            let Ok(note) = Note::parse(text) else { continue };
-            let Some(mine) = self.heads.get(&note.head.size) else { continue };
+            let Ok(note) = Note::parse(text) else {
+                continue;
+            };
+            let Some(mine) = self.heads.get(&note.head.size) else {
+                continue;
+            };
             judged = true;
             let (by, _) = self.account.cosigners(&note, keys);
             if note.head == mine.head {
@@ -297,13 +356,32 @@ impl Keeper {
                 continue;
             }
             // Each signature under another root is proof against whoever made that root: the coordinator, if it signed it.
-            let Some(other) = by.keys().find(|node| **node != self.me) else { continue };
-            let reason = fork(&mine.head.root, "this domain", &note.head.root, other, note.head.size);
-            let by = self.account.signer(&note, keys).unwrap_or_else(|_| other.clone());
-            found.push(Trespass { by, forks: true, reason });
+            let Some(other) = by.keys().find(|node| **node != self.me) else {
+                continue;
+            };
+            let reason = fork(
+                &mine.head.root,
+                "this domain",
+                &note.head.root,
+                other,
+                note.head.size,
+            );
+            let by = self
+                .account
+                .signer(&note, keys)
+                .unwrap_or_else(|_| other.clone());
+            found.push(Trespass {
+                by,
+                forks: true,
+                reason,
+            });
         }
         if judged && let Some(view) = self.account.view() {
-            for (domain, gateway) in view.gateways.iter().filter(|(domain, _)| **domain != self.me.domain()) {
+            for (domain, gateway) in view
+                .gateways
+                .iter()
+                .filter(|(domain, _)| **domain != self.me.domain())
+            {
                 let silent = self.silent.entry(domain.clone()).or_default();
                 *silent = match signed.contains(domain) {
                     true => 0,
@@ -319,7 +397,10 @@ impl Keeper {
 
     /// What was to be written is on stable storage.
     pub fn adopt(&mut self, next: Next) {
-        let (sent, committed) = (std::mem::take(&mut self.sent), std::mem::take(&mut self.committed));
+        let (sent, committed) = (
+            std::mem::take(&mut self.sent),
+            std::mem::take(&mut self.committed),
+        );
         *self = *next.keeper;
         (self.sent, self.committed) = (sent, committed);
     }

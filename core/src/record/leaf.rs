@@ -113,7 +113,10 @@ impl Leaf {
             .map_err(|error| format!("it is no statement of a record: {error}"))?;
         match leaf.line() == line {
             true => Ok(leaf),
-            false => Err("it is not written as this statement is written: order, spaces or digits differ".into()),
+            false => Err(
+                "it is not written as this statement is written: order, spaces or digits differ"
+                    .into(),
+            ),
         }
     }
 

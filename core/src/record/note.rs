@@ -124,7 +124,10 @@ pub struct Note {
 impl Note {
     /// Nobody has signed it yet.
     pub fn new(head: Head) -> Note {
-        Note { head, lines: Vec::new() }
+        Note {
+            head,
+            lines: Vec::new(),
+        }
     }
 
     /// The text.
@@ -213,7 +216,10 @@ impl Note {
     pub fn merge(&mut self, other: &Note) {
         for line in &other.lines {
             let known = |mine: &Line| mine.name == line.name;
-            if self.head == other.head && line.name != self.head.origin && !self.lines.iter().any(known) {
+            if self.head == other.head
+                && line.name != self.head.origin
+                && !self.lines.iter().any(known)
+            {
                 self.lines.push(line.clone());
             }
         }
@@ -246,15 +252,24 @@ impl Note {
     }
 
     /// When the holder of `key` has cosigned under that name; none if not.
-    pub(super) fn cosigned_at(&self, keys: &dyn Verifier, name: &str, key: &PublicKey) -> Option<u64> {
+    pub(super) fn cosigned_at(
+        &self,
+        keys: &dyn Verifier,
+        name: &str,
+        key: &PublicKey,
+    ) -> Option<u64> {
         let id = key_id(name, COSIGNATURE, key);
-        let mut lines = self.lines.iter().filter(|line| (line.name.as_str(), line.id) == (name, id));
+        let mut lines = self
+            .lines
+            .iter()
+            .filter(|line| (line.name.as_str(), line.id) == (name, id));
         lines.find_map(|line| {
             let (time, signature) = line.bytes.split_first_chunk::<8>()?;
             let time = u64::from_be_bytes(*time);
             let signature = <Signature>::try_from(signature).ok()?;
             let message = self.head.timed(time);
-            keys.verify(key, message.as_bytes(), &signature).then_some(time)
+            keys.verify(key, message.as_bytes(), &signature)
+                .then_some(time)
         })
     }
 }

@@ -59,7 +59,13 @@ impl Scribe {
     }
 
     /// Takes a gateway's answer.
-    pub fn on_recorded(&mut self, keeper: &Keeper, from: &NodeId, recorded: &Recorded, keys: &dyn Verifier) -> Heard {
+    pub fn on_recorded(
+        &mut self,
+        keeper: &Keeper,
+        from: &NodeId,
+        recorded: &Recorded,
+        keys: &dyn Verifier,
+    ) -> Heard {
         let copy = self.copies.entry(from.clone()).or_default();
         copy.size = recorded.size;
         let trespass = |forks, reason| {
@@ -68,7 +74,10 @@ impl Scribe {
         };
         if !recorded.refused.is_empty() {
             let reason = format!("it does not take the leaves: {}", &*recorded.refused);
-            return Heard { lacks: None, found: trespass(false, reason) };
+            return Heard {
+                lacks: None,
+                found: trespass(false, reason),
+            };
         }
         let mut heard = Heard::default();
         if recorded.size < keeper.size() {
@@ -94,7 +103,9 @@ impl Scribe {
         if keeper.account().cosigned_at(&note, from, keys).is_none() {
             let known = keeper.account().certificate(from).is_some();
             // The first leaf with its certificate is yet to come.
-            heard.found = known.then(|| trespass(false, "its cosignature is not its key's".to_owned())).flatten();
+            heard.found = known
+                .then(|| trespass(false, "its cosignature is not its key's".to_owned()))
+                .flatten();
             return heard;
         }
         if let Some(mine) = keeper.head(note.head.size)
@@ -112,7 +123,11 @@ impl Scribe {
 
     /// What to pass on of the head over `size` leaves: one note with all who have cosigned it, and one for each other history.
     pub fn cosigned(&self, own: Option<&Note>, size: u64) -> Vec<String> {
-        let mut notes: Vec<Note> = own.filter(|own| own.head.size == size).cloned().into_iter().collect();
+        let mut notes: Vec<Note> = own
+            .filter(|own| own.head.size == size)
+            .cloned()
+            .into_iter()
+            .collect();
         let theirs = self.copies.values().filter_map(|copy| copy.note.as_ref());
         for note in theirs.filter(|note| note.head.size == size) {
             match notes.iter_mut().find(|known| known.head == note.head) {
@@ -124,7 +139,11 @@ impl Scribe {
     }
 
     /// Of those gateways, who has cosigned the head over `size` leaves, and who has not.
-    pub fn standing<'a>(&self, gateways: impl Iterator<Item = &'a NodeId>, size: u64) -> (Vec<NodeId>, Vec<NodeId>) {
+    pub fn standing<'a>(
+        &self,
+        gateways: impl Iterator<Item = &'a NodeId>,
+        size: u64,
+    ) -> (Vec<NodeId>, Vec<NodeId>) {
         let has = |node: &NodeId| {
             let note = self.copies.get(node).and_then(|copy| copy.note.as_ref());
             note.is_some_and(|note| note.head.size >= size)

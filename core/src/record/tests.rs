@@ -51,7 +51,9 @@ impl Verifier for Keys {
     ) -> Result<(NodeId, PublicKey), String> {
         let text = std::str::from_utf8(certificate).ok();
         let node = text.and_then(|text| text.strip_prefix("certificate "));
-        let node: NodeId = node.and_then(|node| node.parse().ok()).ok_or("no certificate")?;
+        let node: NodeId = node
+            .and_then(|node| node.parse().ok())
+            .ok_or("no certificate")?;
         let trusted = roots.get(&node.domain());
         match trusted.is_some_and(|roots| roots.contains(&root(&node.domain()))) {
             true => Ok((node.clone(), public(&node))),
@@ -101,7 +103,9 @@ fn contribution(round: Round, domain: &str, salt: u64) -> Contribution {
         members: vec![n(&format!("{domain}/a")), n(&format!("{domain}/gate"))],
         weight: 30.5,
         exponent: 4,
-        chunks: vec![Hash::of_bytes(&[round.to_le_bytes(), salt.to_le_bytes()].concat())],
+        chunks: vec![Hash::of_bytes(
+            &[round.to_le_bytes(), salt.to_le_bytes()].concat(),
+        )],
         encoding: Encoding::default(),
     }
 }
@@ -121,7 +125,10 @@ fn begun() -> Vec<Leaf> {
     for gate in GATES.map(n) {
         let certificate = Der(root(&gate.domain()));
         let domain = gate.domain();
-        leaves.push(Leaf::Root { domain, certificate });
+        leaves.push(Leaf::Root {
+            domain,
+            certificate,
+        });
     }
     for node in GATES.map(n) {
         let certificate = Der(certificate(&node));
@@ -146,11 +153,18 @@ fn round(number: Round, salt: u64) -> Vec<Leaf> {
         view.out.insert(n("port/b"), Out::Evicted(1));
         leaves.push(Leaf::Membership { view });
     }
-    let sums: Vec<Contribution> = ["hq", "plant", "port"].map(|domain| contribution(number, domain, salt)).into();
+    let sums: Vec<Contribution> = ["hq", "plant", "port"]
+        .map(|domain| contribution(number, domain, salt))
+        .into();
     for sum in &sums {
         for (node, weight) in sum.members.iter().zip([10.25, 20.25]) {
             let (node, clip) = (node.clone(), 0.5);
-            leaves.push(Leaf::Update { round: number, node, weight, clip });
+            leaves.push(Leaf::Update {
+                round: number,
+                node,
+                weight,
+                clip,
+            });
         }
     }
     for sum in sums {
@@ -166,10 +180,19 @@ fn round(number: Round, salt: u64) -> Vec<Leaf> {
     }
     let model = model(number, salt);
     if number % 2 == 0 {
-        leaves.push(Leaf::Checkpoint { round: number, model });
+        leaves.push(Leaf::Checkpoint {
+            round: number,
+            model,
+        });
     }
     let (state, reason) = (RoundState::Committed, String::new());
-    leaves.push(Leaf::Round { round: number, epoch, state, reason, model });
+    leaves.push(Leaf::Round {
+        round: number,
+        epoch,
+        state,
+        reason,
+        model,
+    });
     leaves
 }
 
@@ -196,18 +219,33 @@ impl Site {
         }
     }
 
-    fn take(&mut self, from: &NodeId, append: &Append, me: &str) -> (Offered, Vec<Trespass>, Recorded) {
-        let offered = self.keeper.offer(from, append, &Keys(n(me)), 1_800_000_000 + append.from);
+    fn take(
+        &mut self,
+        from: &NodeId,
+        append: &Append,
+        me: &str,
+    ) -> (Offered, Vec<Trespass>, Recorded) {
+        let offered = self
+            .keeper
+            .offer(from, append, &Keys(n(me)), 1_800_000_000 + append.from);
         let (mut found, mut recorded) = (Vec::new(), Recorded::default());
         match &offered {
             Offered::Taken(next) => {
                 found.clone_from(&next.found);
                 let reason = "silent".to_owned();
-                found.extend(next.silent.iter().map(|by| Trespass { by: by.clone(), forks: false, reason: reason.clone() }));
+                found.extend(next.silent.iter().map(|by| Trespass {
+                    by: by.clone(),
+                    forks: false,
+                    reason: reason.clone(),
+                }));
                 self.lines.truncate(usize::try_from(next.from).unwrap());
                 self.lines.extend(next.lines.iter().cloned());
                 self.checkpoint = Some(next.note.text());
-                self.cosigned = next.cosigned.as_ref().map(Note::text).or(self.cosigned.take());
+                self.cosigned = next
+                    .cosigned
+                    .as_ref()
+                    .map(Note::text)
+                    .or(self.cosigned.take());
                 recorded.note = next.note.text();
                 self.keeper.adopt((**next).clone());
             }
@@ -246,21 +284,33 @@ impl World {
     }
 
     /// The coordinator tells a round; `lie` are the leaves that one site is told instead. What anybody found, with who found it.
-    fn tell(&mut self, by: usize, leaves: &[String], lie: Option<(usize, &[String])>) -> Vec<(usize, Trespass)> {
+    fn tell(
+        &mut self,
+        by: usize,
+        leaves: &[String],
+        lie: Option<(usize, &[String])>,
+    ) -> Vec<(usize, Trespass)> {
         let (me, keys) = (n(GATES[by]), Keys(n(GATES[by])));
         let before = self.sites[by].keeper.tree().clone();
         let own = self.sites[by].keeper.newest().cloned();
         let cosigned = self.scribe.cosigned(own.as_ref(), self.size_before);
         let origin = origin("harbour", &RUN);
-        let append = self.scribe.offer(&origin, &before, leaves.to_vec(), cosigned.clone(), &keys).unwrap();
+        let append = self
+            .scribe
+            .offer(&origin, &before, leaves.to_vec(), cosigned.clone(), &keys)
+            .unwrap();
         let mut found = Vec::new();
         self.size_before = before.size() + leaves.len() as u64;
-        let order = [by].into_iter().chain((0..GATES.len()).filter(|at| *at != by));
+        let order = [by]
+            .into_iter()
+            .chain((0..GATES.len()).filter(|at| *at != by));
         for at in order {
             let append = match lie {
                 Some((whom, lie)) if whom == at => {
                     let tree = self.sites[at].keeper.tree().clone();
-                    self.scribe.offer(&origin, &tree, lie.to_vec(), cosigned.clone(), &keys).unwrap()
+                    self.scribe
+                        .offer(&origin, &tree, lie.to_vec(), cosigned.clone(), &keys)
+                        .unwrap()
                 }
                 _ => append.clone(),
             };
@@ -270,7 +320,9 @@ impl World {
                 found.push((at, trespass));
             }
             let keeper = &self.sites[by].keeper;
-            let heard = self.scribe.on_recorded(keeper, &n(GATES[at]), &recorded, &keys);
+            let heard = self
+                .scribe
+                .on_recorded(keeper, &n(GATES[at]), &recorded, &keys);
             found.extend(heard.found.map(|trespass| (by, trespass)));
         }
         found
@@ -286,7 +338,10 @@ impl World {
 
     fn audit(&self) -> audit::Report {
         let copies = self.sites.iter().zip(GATES);
-        audit::audit(copies.map(|(site, name)| site.copy(name)).collect(), &Keys(n("no/body")))
+        audit::audit(
+            copies.map(|(site, name)| site.copy(name)).collect(),
+            &Keys(n("no/body")),
+        )
     }
 }
 
@@ -299,8 +354,15 @@ fn every_site_ends_with_the_same_record_and_the_audit_finds_nothing() {
     for (copy, gate) in report.copies.iter().zip(GATES) {
         assert_eq!((copy.tally, copy.account.round()), ((9, 0, 0), 9));
         assert_eq!(copy.node, Some(n(gate)));
-        assert_eq!(copy.head.as_ref().unwrap().head, report.copies[0].head.as_ref().unwrap().head);
-        assert_eq!(copy.cosigners.len(), 3, "{gate} holds everybody's signature of the head before");
+        assert_eq!(
+            copy.head.as_ref().unwrap().head,
+            report.copies[0].head.as_ref().unwrap().head
+        );
+        assert_eq!(
+            copy.cosigners.len(),
+            3,
+            "{gate} holds everybody's signature of the head before"
+        );
     }
     // The cosignatures that came with round 9 are of the head of round 8: they lag by one round.
     let older = Note::parse(world.sites[2].cosigned.as_ref().unwrap()).unwrap();
@@ -324,17 +386,47 @@ fn a_leaf_is_taken_in_its_only_form() {
 
 #[test]
 fn a_note_is_text_that_other_tools_read() {
-    let (head, node) = (Head { origin: "harbour/run".into(), size: 3, root: Root([5; 32]) }, n(GATES[1]));
+    let (head, node) = (
+        Head {
+            origin: "harbour/run".into(),
+            size: 3,
+            root: Root([5; 32]),
+        },
+        n(GATES[1]),
+    );
     let mut note = Note::new(head);
     note.sign(&Keys(node.clone())).unwrap();
-    note.cosign(&Keys(node.clone()), signer_name("harbour", &node), 1_800_000_000).unwrap();
+    note.cosign(
+        &Keys(node.clone()),
+        signer_name("harbour", &node),
+        1_800_000_000,
+    )
+    .unwrap();
     let text = note.text();
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines[..4], ["harbour/run", "3", "BQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQU=", ""]);
+    assert_eq!(
+        lines[..4],
+        [
+            "harbour/run",
+            "3",
+            "BQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQU=",
+            ""
+        ]
+    );
     assert!(lines[4].starts_with("\u{2014} harbour/run "), "{text}");
-    assert!(lines[5].starts_with("\u{2014} plant.harbour/node/gate "), "{text}");
+    assert!(
+        lines[5].starts_with("\u{2014} plant.harbour/node/gate "),
+        "{text}"
+    );
     assert_eq!(Note::parse(&text).as_ref(), Ok(&note));
-    for broken in ["", "\n\n", "a\n1\n\n", &text.replace("\n3\n", "\n03\n"), &text.replace("BQUF", "BQU"), &text[..text.len() - 1]] {
+    for broken in [
+        "",
+        "\n\n",
+        "a\n1\n\n",
+        &text.replace("\n3\n", "\n03\n"),
+        &text.replace("BQUF", "BQU"),
+        &text[..text.len() - 1],
+    ] {
         assert!(Note::parse(broken).is_err(), "{broken:?}");
     }
 }
@@ -350,23 +442,54 @@ fn a_coordinator_that_tells_two_domains_different_leaves_is_named_within_a_round
     let mut honest = world.sites.clone();
     let next = lines(&round(4, 0));
     let found = world.tell(0, &next, Some((2, &next)));
-    let by_plant: Vec<&Trespass> = found.iter().filter(|(at, _)| *at == 1).map(|(_, it)| it).collect();
+    let by_plant: Vec<&Trespass> = found
+        .iter()
+        .filter(|(at, _)| *at == 1)
+        .map(|(_, it)| it)
+        .collect();
     assert_eq!(by_plant.len(), 1, "{found:?}");
-    assert_eq!((&by_plant[0].by, by_plant[0].forks), (&n(GATES[0]), true), "{:?}", by_plant[0]);
-    assert!(by_plant[0].reason.contains("two histories"), "{}", by_plant[0].reason);
-    let by_port = found.iter().any(|(at, it)| *at == 2 && it.forks && it.by == n(GATES[0]));
-    assert!(by_port, "the domain that was lied to finds it, too: {found:?}");
+    assert_eq!(
+        (&by_plant[0].by, by_plant[0].forks),
+        (&n(GATES[0]), true),
+        "{:?}",
+        by_plant[0]
+    );
+    assert!(
+        by_plant[0].reason.contains("two histories"),
+        "{}",
+        by_plant[0].reason
+    );
+    let by_port = found
+        .iter()
+        .any(|(at, it)| *at == 2 && it.forks && it.by == n(GATES[0]));
+    assert!(
+        by_port,
+        "the domain that was lied to finds it, too: {found:?}"
+    );
     // The same if it tells everybody the same from there on: what does not follow is refused, with the proof.
     let cosigned = vec![honest[1].checkpoint.clone().unwrap()];
     let tree = honest[0].keeper.tree();
-    let append = world.scribe.offer(&origin("harbour", &RUN), tree, next, cosigned, &Keys(n(GATES[0]))).unwrap();
+    let append = world
+        .scribe
+        .offer(
+            &origin("harbour", &RUN),
+            tree,
+            next,
+            cosigned,
+            &Keys(n(GATES[0])),
+        )
+        .unwrap();
     match honest[2].take(&n(GATES[0]), &append, GATES[2]).0 {
         Offered::Refused(trespass) => assert!(trespass.forks, "{trespass:?}"),
         other => panic!("{other:?}"),
     }
     let report = world.audit();
     let signed_both = |finding: &Finding| finding.reason.contains("hq/gate has signed both");
-    assert!(report.findings.iter().any(signed_both), "{:#?}", report.findings);
+    assert!(
+        report.findings.iter().any(signed_both),
+        "{:#?}",
+        report.findings
+    );
 }
 
 #[test]
@@ -377,12 +500,17 @@ fn a_keeper_takes_nothing_that_contradicts_what_it_knows_itself() {
     let offer = |world: &World, leaves: &[Leaf], by: &NodeId| {
         let tree = world.sites[1].keeper.tree();
         let origin = origin("harbour", &RUN);
-        world.scribe.offer(&origin, tree, lines(leaves), Vec::new(), &Keys(by.clone())).unwrap()
+        world
+            .scribe
+            .offer(&origin, tree, lines(leaves), Vec::new(), &Keys(by.clone()))
+            .unwrap()
     };
-    let refused = |world: &World, append: &Append| match world.sites[1].clone().take(&me, append, GATES[1]).0 {
-        Offered::Refused(trespass) => trespass.reason,
-        other => panic!("{other:?}"),
-    };
+    let refused =
+        |world: &World, append: &Append| match world.sites[1].clone().take(&me, append, GATES[1]).0
+        {
+            Offered::Refused(trespass) => trespass.reason,
+            other => panic!("{other:?}"),
+        };
     let honest = offer(&world, &round(3, 0), &me);
 
     let mut sent = world.sites[1].clone();
@@ -391,7 +519,10 @@ fn a_keeper_takes_nothing_that_contradicts_what_it_knows_itself() {
     world.sites.swap_remove(1);
     assert!(refused(&world, &honest).contains("was sent with hash"));
     world.sites[1].keeper.sent(contribution(3, "plant", 0));
-    assert!(matches!(world.sites[1].clone().take(&me, &honest, GATES[1]).0, Offered::Taken(_)));
+    assert!(matches!(
+        world.sites[1].clone().take(&me, &honest, GATES[1]).0,
+        Offered::Taken(_)
+    ));
     world.sites[1].keeper.committed(3, model(3, 9));
     assert!(refused(&world, &honest).contains("this domain was given"));
     world.sites[1].keeper.committed(3, model(3, 0));
@@ -408,12 +539,22 @@ fn a_keeper_takes_nothing_that_contradicts_what_it_knows_itself() {
     assert!(refused(&world, &told).contains("keeps that of"));
     let stranger = DomainId::clone(&n("port/a").domain());
     let certificate = Der(b"root of somebody".to_vec());
-    let rooted = [vec![Leaf::Root { domain: stranger, certificate }], round(3, 0)].concat();
+    let rooted = [
+        vec![Leaf::Root {
+            domain: stranger,
+            certificate,
+        }],
+        round(3, 0),
+    ]
+    .concat();
     assert!(refused(&world, &offer(&world, &rooted, &me)).contains("not pinned"));
     let mut vast = honest.clone();
     vast.leaves = vec!["x".repeat(1 << 20); 3];
     assert!(refused(&world, &vast).contains("at most"));
-    assert!(matches!(world.sites[1].take(&me, &honest, GATES[1]).0, Offered::Taken(_)));
+    assert!(matches!(
+        world.sites[1].take(&me, &honest, GATES[1]).0,
+        Offered::Taken(_)
+    ));
 }
 
 #[test]
@@ -426,19 +567,29 @@ fn a_site_that_was_away_says_what_it_lacks_and_a_coordinator_that_lost_rounds_is
     assert_eq!(world.sites[2].keeper.size(), 0, "nothing follows nothing");
     let keys = Keys(n(GATES[0]));
     let recorded = Recorded::default();
-    let heard = world.scribe.on_recorded(&world.sites[0].keeper, &n(GATES[2]), &recorded, &keys);
+    let heard = world
+        .scribe
+        .on_recorded(&world.sites[0].keeper, &n(GATES[2]), &recorded, &keys);
     assert_eq!(heard.lacks, Some(0));
     let all = world.sites[0].lines.clone();
     let origin = origin("harbour", &RUN);
-    let append = world.scribe.offer(&origin, &Tree::default(), all, Vec::new(), &keys).unwrap();
+    let append = world
+        .scribe
+        .offer(&origin, &Tree::default(), all, Vec::new(), &keys)
+        .unwrap();
     world.sites[2].take(&n(GATES[0]), &append, GATES[2]);
     assert_eq!(world.sites[2].keeper.tree(), world.sites[0].keeper.tree());
     // One that kept its first three rounds takes only what is new of it.
     away.take(&n(GATES[0]), &append, GATES[2]);
     assert_eq!(away.lines, world.sites[0].lines);
 
-    let ahead = Recorded { size: 99, ..Recorded::default() };
-    let heard = world.scribe.on_recorded(&world.sites[0].keeper, &n(GATES[1]), &ahead, &keys);
+    let ahead = Recorded {
+        size: 99,
+        ..Recorded::default()
+    };
+    let heard = world
+        .scribe
+        .on_recorded(&world.sites[0].keeper, &n(GATES[1]), &ahead, &keys);
     assert!(heard.found.unwrap().reason.contains("taken back"));
 }
 
@@ -451,7 +602,12 @@ fn a_domain_whose_cosignature_is_kept_from_the_others_is_named_once() {
         let port = world.sites.remove(2);
         world.sites.push(Site::new(GATES[2]));
         let by = usize::from(number > 4);
-        named.extend(world.tell(by, &lines(&round(number, 0)), None).into_iter().map(|(at, it)| (number, at, it.by)));
+        named.extend(
+            world
+                .tell(by, &lines(&round(number, 0)), None)
+                .into_iter()
+                .map(|(at, it)| (number, at, it.by)),
+        );
         world.sites[2] = port;
     }
     let by_plant: Vec<_> = named.iter().filter(|(_, at, _)| *at == 1).collect();
@@ -465,7 +621,8 @@ fn a_copy_that_was_edited_is_named_when_its_node_starts_again() {
     world.run(1..=6);
     let site = &world.sites[1];
     let restored = |lines: &[String]| {
-        let (mut account, mut tree, keys) = (Account::default(), Tree::default(), Keys(n(GATES[1])));
+        let (mut account, mut tree, keys) =
+            (Account::default(), Tree::default(), Keys(n(GATES[1])));
         for line in lines {
             account.take(line, &keys).map_err(|flaw| flaw.to_string())?;
             tree.push(line);
@@ -475,9 +632,16 @@ fn a_copy_that_was_edited_is_named_when_its_node_starts_again() {
     };
     assert_eq!(restored(&site.lines).unwrap().size(), site.keeper.size());
     let mut edited = site.lines.clone();
-    let at = edited.iter().position(|line| line.contains("\"clip\":0.5")).unwrap();
+    let at = edited
+        .iter()
+        .position(|line| line.contains("\"clip\":0.5"))
+        .unwrap();
     edited[at] = edited[at].replace("0.5", "0.75");
-    assert!(restored(&edited).unwrap_err().contains("a leaf was changed"));
+    assert!(
+        restored(&edited)
+            .unwrap_err()
+            .contains("a leaf was changed")
+    );
     assert!(restored(&site.lines[..site.lines.len() - 1]).is_err());
 }
 
@@ -505,7 +669,10 @@ fn tamper(rng: &mut Rng, world: &World) -> (usize, World, &'static str) {
             "a byte"
         }
         1 => {
-            let replaced = site.lines[one].replace("0.5", "0.25").replace("20.25", "20.5").replace("/a\"", "/b\"");
+            let replaced = site.lines[one]
+                .replace("0.5", "0.25")
+                .replace("20.25", "20.5")
+                .replace("/a\"", "/b\"");
             site.lines[one] = match replaced == site.lines[one] {
                 true => site.lines[(one + 1) % site.lines.len()].clone(),
                 false => replaced,
@@ -528,7 +695,11 @@ fn tamper(rng: &mut Rng, world: &World) -> (usize, World, &'static str) {
         }
         5 => {
             // With the head that it once signed over what is left. Of the newest head nobody else has its signature yet.
-            let ends = site.lines.iter().enumerate().filter(|(_, line)| line.contains("\"leaf\":\"round\""));
+            let ends = site
+                .lines
+                .iter()
+                .enumerate()
+                .filter(|(_, line)| line.contains("\"leaf\":\"round\""));
             let ends: Vec<usize> = ends.map(|(at, _)| at + 1).collect();
             let end = ends[rng.below(ends.len() as u64 - 2) as usize];
             site.lines.truncate(end);
@@ -569,13 +740,21 @@ fn ten_thousand_edits_deletions_swaps_truncations_and_forks_are_all_found() {
     let mut found: BTreeMap<&str, u32> = BTreeMap::new();
     for turn in 0..10_000 {
         let (at, tampered, what) = tamper(&mut rng, &world);
-        if tampered.sites[at].lines == world.sites[at].lines && tampered.sites[at].checkpoint == world.sites[at].checkpoint {
+        if tampered.sites[at].lines == world.sites[at].lines
+            && tampered.sites[at].checkpoint == world.sites[at].checkpoint
+        {
             // Two equal neighbours were swapped, or a byte became itself.
             continue;
         }
         let findings = tampered.audit().findings;
-        let named = findings.iter().any(|it| it.copy == GATES[at] || it.reason.contains(GATES[at]));
-        assert!(named, "turn {turn}: {what} of {} is not found: {findings:#?}", GATES[at]);
+        let named = findings
+            .iter()
+            .any(|it| it.copy == GATES[at] || it.reason.contains(GATES[at]));
+        assert!(
+            named,
+            "turn {turn}: {what} of {} is not found: {findings:#?}",
+            GATES[at]
+        );
         *found.entry(what).or_default() += 1;
     }
     assert_eq!(found.len(), 7, "{found:?}");

@@ -151,11 +151,15 @@ impl Proof {
             let hash = Root::parse(hash).ok_or("a hash of the path is not 32 bytes in base64")?;
             path.extend_from_slice(&hash.0);
         }
-        let proof = InclusionProof::<Sha256>::try_from_bytes(path).map_err(|error| error.to_string())?;
+        let proof =
+            InclusionProof::<Sha256>::try_from_bytes(path).map_err(|error| error.to_string())?;
         let root = RootHash::<Sha256>::new(root.0.into(), size);
         let verified = root.verify_inclusion(&self.leaf.as_str(), self.index, &proof);
         verified.map_err(|error| {
-            format!("leaf {} is not under the checkpoint's root: {error}", self.index)
+            format!(
+                "leaf {} is not under the checkpoint's root: {error}",
+                self.index
+            )
         })
     }
 }
@@ -191,14 +195,20 @@ mod tests {
             for index in 0..n {
                 let proof = prove("o", &all, index).unwrap();
                 assert_eq!(proof.verify(n, &tree.root()), Ok(()), "{index} of {n}");
-                let other = Proof { leaf: "line x".into(), ..proof.clone() };
+                let other = Proof {
+                    leaf: "line x".into(),
+                    ..proof.clone()
+                };
                 assert!(other.verify(n, &tree.root()).is_err());
                 assert!(proof.verify(n + 1, &tree.root()).is_err());
                 let mut longer = proof.clone();
                 longer.path.push(tree.root().to_string());
                 assert!(longer.verify(n, &tree.root()).is_err());
                 if n > 1 {
-                    let moved = Proof { index: (index + 1) % n, ..proof };
+                    let moved = Proof {
+                        index: (index + 1) % n,
+                        ..proof
+                    };
                     assert!(moved.verify(n, &tree.root()).is_err(), "{index} of {n}");
                 }
             }

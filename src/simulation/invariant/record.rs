@@ -23,9 +23,13 @@ fn is_excused(cx: &Cx<'_>) -> bool {
 impl Law for Record {
     fn on_event(&mut self, cx: &mut Cx<'_>, event: &Event) {
         let what = match event {
-            Event::RecordForked { node, by, reason } => format!("{node} holds proof against {by}: {reason}"),
+            Event::RecordForked { node, by, reason } => {
+                format!("{node} holds proof against {by}: {reason}")
+            }
             // Its own copy may be on a disk that fails.
-            Event::RecordRefused { node, by, reason } if node != by => format!("{node} refuses {by}: {reason}"),
+            Event::RecordRefused { node, by, reason } if node != by => {
+                format!("{node} refuses {by}: {reason}")
+            }
             _ => return,
         };
         if !is_excused(cx) {
