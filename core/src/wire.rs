@@ -29,7 +29,7 @@ pub const VERSION: u16 = 2;
 
 /// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0x6CC1_F04E_4C93_92FA;
+pub const FINGERPRINT: u64 = 0x7A0F_A677_1158_532A;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;

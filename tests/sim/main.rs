@@ -26,6 +26,7 @@ mod nodes;
 mod partitions;
 mod probe;
 mod promotion;
+mod record;
 mod restart;
 mod seeds;
 mod sends;

@@ -83,6 +83,10 @@ impl Signer for Keys {
 
 const GATES: [&str; 3] = ["hq/gate", "plant/gate", "port/gate"];
 const RUN: Hash = Hash([7; 32]);
+/// From this round on the second site coordinates.
+const PROMOTED: Round = 4;
+/// Rounds of the record that is tampered with.
+const ROUNDS: Round = 5;
 
 fn view(epoch: u64, coordinator: &str) -> View {
     let gateways = GATES.map(n).into_iter();
@@ -145,8 +149,8 @@ fn round(number: Round, salt: u64) -> Vec<Leaf> {
     if number == 1 {
         leaves = begun();
     }
-    let epoch = if number > 4 { 2 } else { 1 };
-    if number == 5 {
+    let epoch = if number >= PROMOTED { 2 } else { 1 };
+    if number == PROMOTED {
         let node = n(GATES[1]);
         leaves.push(Leaf::Promoted { node, epoch });
         let mut view = view(2, GATES[1]);
@@ -330,7 +334,7 @@ impl World {
 
     fn run(&mut self, rounds: std::ops::RangeInclusive<Round>) {
         for number in rounds {
-            let by = usize::from(number > 4);
+            let by = usize::from(number >= PROMOTED);
             let found = self.tell(by, &lines(&round(number, 0)), None);
             assert_eq!(found, [], "round {number}");
         }
@@ -372,7 +376,11 @@ fn every_site_ends_with_the_same_record_and_the_audit_finds_nothing() {
 
 #[test]
 fn a_leaf_is_taken_in_its_only_form() {
-    for leaf in begun().iter().chain(&round(4, 0)).chain(&round(5, 0)) {
+    for leaf in begun()
+        .iter()
+        .chain(&round(2, 0))
+        .chain(&round(PROMOTED, 0))
+    {
         let line = leaf.line();
         assert_eq!(Leaf::parse(&line).as_ref(), Ok(leaf));
         assert!(Leaf::parse(&format!(" {line}")).is_err(), "{line}");
@@ -440,7 +448,14 @@ fn a_coordinator_that_tells_two_domains_different_leaves_is_named_within_a_round
     // Its own machine sees the other root at once; one that lies would say nothing.
     assert!(found.iter().all(|(at, _)| *at == 0), "{found:?}");
     let mut honest = world.sites.clone();
-    let next = lines(&round(4, 0));
+    let mut next = round(PROMOTED, 0);
+    next.drain(..2);
+    next.iter_mut().for_each(|leaf| {
+        if let Leaf::Contribution { epoch, .. } | Leaf::Round { epoch, .. } = leaf {
+            *epoch = 1;
+        }
+    });
+    let next = lines(&next);
     let found = world.tell(0, &next, Some((2, &next)));
     let by_plant: Vec<&Trespass> = found
         .iter()
@@ -562,10 +577,10 @@ fn a_site_that_was_away_says_what_it_lacks_and_a_coordinator_that_lost_rounds_is
     let mut world = World::new();
     world.run(1..=3);
     let mut away = std::mem::replace(&mut world.sites[2], Site::new(GATES[2]));
-    let found = world.tell(0, &lines(&round(4, 0)), None);
+    let found = world.tell(1, &lines(&round(4, 0)), None);
     assert_eq!(found, []);
     assert_eq!(world.sites[2].keeper.size(), 0, "nothing follows nothing");
-    let keys = Keys(n(GATES[0]));
+    let keys = Keys(n(GATES[1]));
     let recorded = Recorded::default();
     let heard = world
         .scribe
@@ -577,10 +592,10 @@ fn a_site_that_was_away_says_what_it_lacks_and_a_coordinator_that_lost_rounds_is
         .scribe
         .offer(&origin, &Tree::default(), all, Vec::new(), &keys)
         .unwrap();
-    world.sites[2].take(&n(GATES[0]), &append, GATES[2]);
+    world.sites[2].take(&n(GATES[1]), &append, GATES[2]);
     assert_eq!(world.sites[2].keeper.tree(), world.sites[0].keeper.tree());
     // One that kept its first three rounds takes only what is new of it.
-    away.take(&n(GATES[0]), &append, GATES[2]);
+    away.take(&n(GATES[1]), &append, GATES[2]);
     assert_eq!(away.lines, world.sites[0].lines);
 
     let ahead = Recorded {
@@ -601,7 +616,7 @@ fn a_domain_whose_cosignature_is_kept_from_the_others_is_named_once() {
     for number in 2..=8 {
         let port = world.sites.remove(2);
         world.sites.push(Site::new(GATES[2]));
-        let by = usize::from(number > 4);
+        let by = usize::from(number >= PROMOTED);
         named.extend(
             world
                 .tell(by, &lines(&round(number, 0)), None)
@@ -714,12 +729,12 @@ fn tamper(rng: &mut Rng, world: &World) -> (usize, World, &'static str) {
         }
         _ => {
             // Another end of the history, under good signatures of the coordinator and of the node.
-            let from = 2 + rng.below(7);
+            let from = 2 + rng.below(ROUNDS - 2);
             let mut liar = World::new();
             liar.run(1..=from - 1);
             let salt = 1 + rng.below(1 << 40);
-            for number in from..=9 {
-                let by = usize::from(number > 4);
+            for number in from..=ROUNDS {
+                let by = usize::from(number >= PROMOTED);
                 liar.tell(by, &lines(&round(number, salt)), None);
             }
             *site = liar.sites[at].clone();
@@ -734,7 +749,7 @@ fn tamper(rng: &mut Rng, world: &World) -> (usize, World, &'static str) {
 #[test]
 fn ten_thousand_edits_deletions_swaps_truncations_and_forks_are_all_found() {
     let mut world = World::new();
-    world.run(1..=9);
+    world.run(1..=ROUNDS);
     assert_eq!(world.audit().findings, []);
     let mut rng = Rng::new(6);
     let mut found: BTreeMap<&str, u32> = BTreeMap::new();
