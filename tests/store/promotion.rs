@@ -164,7 +164,7 @@ fn a_superseded_coordinator_is_refused_whatever_it_writes() {
     };
     let refused = [
         refusal(hq.commit(&layout(), &state(2))),
-        refusal(hq.end(state(2).record, (1, 0, 1), None)),
+        refusal(hq.end(state(2).record, (1, 0, 1), None, Vec::new())),
         refusal(hq.fix(weighing(2))),
         refusal(hq.note(&contribution(2))),
         refusal(hq.load(&layout())),

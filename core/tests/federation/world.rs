@@ -393,6 +393,7 @@ impl World {
                 self.step_gateway(to, gateway::Message::Coordinator(control));
             }
             (Part::Rank, control) => self.collect(from, to, control),
+            (Part::Record, control) => unreachable!("nobody keeps a record here: {control:?}"),
             (Part::Member, control) => match control {
                 Control::Train(train) => self.step_member(to, member::Message::Train(train)),
                 Control::Adopt(model) => self.step_member(to, member::Message::Adopt(model)),

@@ -27,6 +27,7 @@ fn setup(files: Arc<dyn Files>, sent: &'static [u8]) -> Setup {
         node: deaf(&stage),
         aggregate: deaf(&stage),
         checkpoint: deaf(&stage),
+        record: deaf(&stage),
         term: Term::default(),
         links: BTreeMap::new(),
         wires: BTreeMap::new(),
