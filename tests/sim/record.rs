@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tombolo::simulation::{
-    Simulation, SimulationReport, crash, kill, millis, promote, restart, secs,
-};
+use tombolo::simulation::{Simulation, SimulationReport, crash, millis, promote, restart, secs};
 use tombolo_core::event::Event;
 
 use crate::dropout::COAST;
@@ -25,7 +23,7 @@ fn coast(seed: u64) -> Simulation {
 #[track_caller]
 fn one_record(report: &SimulationReport, gateways: &[&str]) {
     assert_eq!(report.violations, []);
-    let records = &report.records;
+    let records = &report.copies;
     let heads: BTreeSet<_> = gateways.iter().map(|gate| records.get(*gate)).collect();
     assert_eq!(heads.len(), 1, "{records:?}");
     let size = heads.first().unwrap().expect("there is a record").0;
@@ -64,7 +62,7 @@ fn every_domain_cosigns_each_head_before_the_next_one() {
 fn a_coordinator_that_is_killed_goes_on_with_the_record_where_it_was() {
     for seed in 0..4 {
         let report = coast(seed)
-            .at(millis(700 + 450 * seed), kill("hq/gate"))
+            .at(millis(700 + 450 * seed), crash("hq/gate"))
             .at(secs(4), restart("hq/gate"))
             .run()
             .unwrap();
