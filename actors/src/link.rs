@@ -343,10 +343,13 @@ impl Link {
 
     /// Says once what has to be changed, however often it is met.
     fn report_refusal(&mut self, trouble: &Trouble) {
-        if !trouble.refused || self.refusal.as_ref() == Some(&trouble.reason) {
+        // What time it is now is no news.
+        let point = trouble.reason.split(", now ").next();
+        let point = point.unwrap_or_default();
+        if !trouble.refused || self.refusal.as_deref() == Some(point) {
             return;
         }
-        self.refusal = Some(trouble.reason.clone());
+        self.refusal = Some(point.to_owned());
         self.setup.stage.report(Event::LinkRefused {
             node: self.setup.stage.node.clone(),
             peer: self.setup.peer.clone(),

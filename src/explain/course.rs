@@ -21,6 +21,9 @@ const FULL: f64 = 0.7;
 /// A transfer that takes no longer than so many round trips has no time to fill a link.
 const ROUND_TRIPS: f64 = 4.0;
 
+/// A round trip that takes so many times the shortest one waits in a queue.
+const QUEUED: f64 = 2.0;
+
 /// From this share of lost heartbeats on, losses hold a transfer up.
 const LOSSY: f64 = 0.01;
 
@@ -114,13 +117,14 @@ pub struct SumSpan {
     pub acknowledged: Option<f64>,
 }
 
-/// How the links between sites were: their shortest round trip, since what is on its way itself makes others wait, and what they lost lately.
+/// How the links between sites were.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Lines(BTreeMap<(DomainId, DomainId), Line>);
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Line {
-    round_trip_s: Option<f64>,
+    /// The shortest round trip and the last one: what is more waits in a queue.
+    round_trips: Option<(f64, f64)>,
     loss: f64,
 }
 
@@ -132,12 +136,11 @@ impl Lines {
         }
         let line = self.0.entry(key).or_default();
         line.loss = measured.heartbeat_loss;
-        if let Some(round_trip) = measured.round_trip_ms {
-            let seconds = round_trip / 1e3;
-            line.round_trip_s = Some(
-                line.round_trip_s
-                    .map_or(seconds, |so_far| so_far.min(seconds)),
-            );
+        if let Some(last) = measured.round_trip_ms.map(|round_trip| round_trip / 1e3) {
+            let shortest = line
+                .round_trips
+                .map_or(last, |(shortest, _)| shortest.min(last));
+            line.round_trips = Some((shortest, last));
         }
     }
 
@@ -441,11 +444,15 @@ pub(crate) fn verdict(transfer: &Transfer, seconds: f64, lines: &Lines) -> (Caus
     if full.is_some_and(|full| full >= FULL) {
         return (Cause::Link, why);
     }
-    if let Some(round_trip) = line.round_trip_s
-        && seconds <= ROUND_TRIPS * round_trip
-    {
-        why += &format!("; a round trip takes {:.0} ms", round_trip * 1e3);
-        return (Cause::Latency, why);
+    if let Some((round_trip, last)) = line.round_trips {
+        if seconds <= ROUND_TRIPS * round_trip {
+            why += &format!("; a round trip takes {:.0} ms", round_trip * 1e3);
+            return (Cause::Latency, why);
+        }
+        if last >= QUEUED * round_trip && full.is_none() {
+            // Who waits in the queue of a full link gets lost there, too.
+            return (Cause::Link, why);
+        }
     }
     if line.loss >= LOSSY {
         why += &format!("; {:.0} % of heartbeats get lost", line.loss * 100.0);

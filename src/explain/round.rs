@@ -1,6 +1,6 @@
 //! Why a round took so long, and who is not in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use tombolo_core::event::{Event, RoundRecord, RoundState};
@@ -79,6 +79,8 @@ pub struct RoundStory {
     pub quorum_s: Option<f64>,
     /// In the order of the cohort.
     pub nodes: Vec<NodeRound>,
+    /// Who was not asked because it was out of the view, and why.
+    pub out: Vec<(NodeId, String)>,
     /// In order of name.
     pub domains: Vec<DomainStory>,
     /// What it spent its time on; empty until it has ended.
@@ -96,8 +98,7 @@ struct Draft {
     opened: f64,
     story: RoundStory,
     course: Course,
-    /// By node: the last trouble in words, and when.
-    troubles: BTreeMap<NodeId, String>,
+    troubles: Standing,
     lessened: BTreeMap<NodeId, String>,
     /// Whoever it was that closed it.
     closed: bool,
@@ -111,7 +112,7 @@ pub fn round(past: impl Iterator<Item = Past>, number: Round) -> Result<RoundSto
     let mut draft: Option<Draft> = None;
     let (mut first, mut last) = (None, 0);
     // Who is in trouble when the round is opened.
-    let mut standing: BTreeMap<NodeId, String> = BTreeMap::new();
+    let mut standing = Standing::default();
     let mut lines = Lines::default();
     for past in past {
         if let Event::RoundOpened { round, .. } = &past.event {
@@ -128,7 +129,7 @@ pub fn round(past: impl Iterator<Item = Past>, number: Round) -> Result<RoundSto
         {
             lines.take(measured);
         }
-        stand(&mut standing, &past.event);
+        standing.take(&past);
         if let Some(draft) = &mut draft {
             draft.take(&past);
         }
@@ -143,44 +144,103 @@ pub fn round(past: impl Iterator<Item = Past>, number: Round) -> Result<RoundSto
     draft.map(|draft| draft.finish(&lines)).ok_or_else(unknown)
 }
 
-/// Keeps who is in trouble.
-fn stand(standing: &mut BTreeMap<NodeId, String>, event: &Event) {
-    match event {
-        Event::PeerRecovered { peer, .. } | Event::LinkUp { peer, .. } => {
-            standing.remove(peer);
+/// Who is in trouble, in words.
+#[derive(Debug, Clone, Default)]
+struct Standing {
+    troubles: BTreeMap<NodeId, String>,
+    /// Whom nobody talks to until somebody changes something: whatever its silence leads to, this is why.
+    refused: BTreeMap<NodeId, String>,
+    /// Who is out of the view.
+    out: BTreeSet<NodeId>,
+    /// Who trains, for which round and since when.
+    busy: BTreeMap<NodeId, (Round, f64)>,
+}
+
+impl Standing {
+    /// Why a node is not heard; none if nothing is wrong with it.
+    fn of(&self, node: &NodeId) -> Option<String> {
+        match (self.refused.get(node), self.troubles.get(node)) {
+            (Some(refused), Some(trouble)) => Some(format!("{refused}; {trouble}")),
+            (refused, trouble) => refused.or(trouble).cloned(),
         }
-        Event::NodeReadmitted { node, .. } | Event::NodeStarted { node, .. } => {
-            standing.remove(node);
-        }
-        Event::StandingChanged {
-            node,
-            state: State::Active,
-            ..
-        } => {
-            standing.remove(node);
-        }
-        // Who sees the node itself says more.
-        Event::StandingChanged { node, reason, .. } => {
-            standing
-                .entry(node.clone())
-                .or_insert_with(|| reason.clone());
-        }
-        Event::NodeEvicted { node, epoch, .. } => {
-            standing.insert(node.clone(), format!("evicted in epoch {epoch}"));
-        }
-        Event::NodeLeft { node, epoch } => {
-            standing.insert(node.clone(), format!("left in epoch {epoch}"));
-        }
-        _ => {
-            if let Some((by, peer, what)) = between(event) {
-                standing.insert(peer.clone(), format!("{by}: {what}"));
+    }
+
+    fn is_away(&self, node: &NodeId) -> bool {
+        self.out.contains(node) || self.refused.contains_key(node)
+    }
+
+    fn forgive(&mut self, node: &NodeId) {
+        self.troubles.remove(node);
+        self.refused.remove(node);
+    }
+
+    fn set(&mut self, node: &NodeId, what: String) {
+        self.troubles.insert(node.clone(), what);
+    }
+
+    fn take(&mut self, past: &Past) {
+        match &past.event {
+            Event::PeerRecovered { node, peer, .. } | Event::LinkUp { node, peer } => {
+                self.forgive(peer);
+                // Whoever is talked to again talks, too.
+                self.refused.remove(node);
+            }
+            Event::NodeReadmitted { node, .. } => {
+                self.out.remove(node);
+                self.forgive(node);
+            }
+            Event::NodeStarted { node, .. } => {
+                self.busy.remove(node);
+                self.forgive(node);
+            }
+            Event::StandingChanged {
+                node,
+                state: State::Active,
+                ..
+            } => self.forgive(node),
+            // Who sees the node itself says more.
+            Event::StandingChanged { node, reason, .. } => {
+                let known = self.troubles.entry(node.clone());
+                known.or_insert_with(|| reason.clone());
+            }
+            Event::NodeEvicted { node, epoch, .. } => {
+                self.out.insert(node.clone());
+                self.set(node, format!("evicted in epoch {epoch}"));
+            }
+            Event::NodeLeft { node, epoch } => {
+                self.out.insert(node.clone());
+                self.set(node, format!("left in epoch {epoch}"));
+            }
+            Event::TrainingStarted { node, round } | Event::TrainingResumed { node, round, .. } => {
+                self.busy.insert(node.clone(), (*round, past.at));
+            }
+            Event::UpdateExported { node, .. } | Event::TrainingFailed { node, .. } => {
+                self.busy.remove(node);
+            }
+            Event::LinkRefused { node, peer, reason } => {
+                // Of what the handshake says the certificate is the point.
+                let point = reason.find("the certificate of").unwrap_or(0);
+                // Whom the other end refuses is told so, too, and is the one that it is about.
+                let (by, whom) = match reason.starts_with(&format!("{peer} refused")) {
+                    true => (peer, node),
+                    false => (node, peer),
+                };
+                let what = format!("{by} does not talk to it: {}", &reason[point..]);
+                self.refused.insert(whom.clone(), what);
+            }
+            // Who is refused hears nobody, and is wrong about all the others.
+            event if between(event).is_some_and(|(by, _, _)| self.is_away(by)) => {}
+            event => {
+                if let Some((by, peer, what)) = between(event) {
+                    self.set(peer, format!("{by}: {what}"));
+                }
             }
         }
     }
 }
 
 impl Draft {
-    fn new(past: &Past, openings: u64, standing: &BTreeMap<NodeId, String>) -> Self {
+    fn new(past: &Past, openings: u64, standing: &Standing) -> Self {
         let Event::RoundOpened {
             round,
             epoch,
@@ -209,6 +269,8 @@ impl Draft {
                 dropped: String::new(),
             });
         }
+        let out = standing.out.iter().filter(|node| !cohort.contains(node));
+        let out = out.map(|node| (node.clone(), standing.of(node).unwrap_or_default()));
         Draft {
             opened: past.at,
             story: RoundStory {
@@ -220,6 +282,7 @@ impl Draft {
                 seconds: None,
                 quorum_s: None,
                 nodes: nodes.collect(),
+                out: out.collect(),
                 domains: domains.into_values().collect(),
                 steps: Vec::new(),
                 limit: None,
@@ -245,7 +308,7 @@ impl Draft {
         let number = self.story.round;
         if !self.closed {
             // After a restart the last opening counts, but an outcome may be all that is left of a life.
-            stand(&mut self.troubles, &past.event);
+            self.troubles.take(past);
             self.course.take(number, since, &past.event);
         }
         match &past.event {
@@ -255,7 +318,7 @@ impl Draft {
                 reason,
             } if *round == number => {
                 let what = format!("training failed: {reason}");
-                self.troubles.insert(node.clone(), what);
+                self.troubles.set(node, what);
             }
             Event::UpdateRefused {
                 round,
@@ -263,7 +326,7 @@ impl Draft {
                 reason,
                 ..
             } if *round == number => {
-                self.troubles.insert(node.clone(), reason.clone());
+                self.troubles.set(node, reason.clone());
             }
             Event::UpdateClipped {
                 round,
@@ -311,7 +374,7 @@ impl Draft {
                         closed.map(|closed| format!("{:.1} s after its end", since - closed));
                     let after = after.unwrap_or_else(|| "after the gate".to_owned());
                     let what = format!("its word came {after}");
-                    self.troubles.insert(node, what);
+                    self.troubles.set(&node, what);
                 }
             }
             Event::Round(record) if record.round == number && !self.closed => {
@@ -356,7 +419,7 @@ impl Draft {
 
     fn fate(&self, node: &NodeRound) -> (Fate, String) {
         let id = &node.node;
-        let trouble = || self.troubles.get(id).cloned();
+        let trouble = || self.troubles.of(id);
         let Some(record) = &self.story.record else {
             return (Fate::Open, trouble().unwrap_or_default());
         };
@@ -392,9 +455,22 @@ impl Draft {
                     others.unwrap_or_default()
                 )
             }
-            (None, None, None) => "no report of it came before the round closed".to_owned(),
+            (None, None, None) => match self.troubles.busy.get(id) {
+                Some((round, began)) => format!(
+                    "it was still training for round {round}, which it had begun {:.1} s before this one was opened",
+                    self.opened - began
+                ),
+                None => "no report of it came before the round closed".to_owned(),
+            },
         };
-        let why = trouble().or(dropped).unwrap_or_else(stage);
+        let mut why = trouble().or(dropped).unwrap_or_else(stage);
+        let still_trains = node.began_s.is_some() && node.trained_s.is_none();
+        if still_trains && !self.troubles.is_away(id) && trouble().is_some() {
+            let others = self.course.others_trained(id);
+            let others = others.map(|others| format!(", which took the others {others:.1} s"));
+            why += "; it was still training";
+            why += &others.unwrap_or_default();
+        }
         match record.state {
             RoundState::Aborted if !record.late.contains(id) => (Fate::Void, record.reason.clone()),
             _ => (Fate::Late, why),

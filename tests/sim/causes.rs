@@ -2,8 +2,9 @@
 
 use tombolo::explain::{self, Fate, Past};
 use tombolo::simulation::{
-    Simulation, SimulationReport, Stale, crash, millis, rate_limit, secs, slow, stale_certificate,
+    Simulation, SimulationReport, Stale, millis, panic, rate_limit, secs, slow, stale_certificate,
 };
+use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::rng::Rng;
 use tombolo_core::tensor::Layout;
@@ -20,6 +21,9 @@ deadline = "60s"
 grace = "1s"
 [model]
 trainer = "digits-softmax"
+[aggregator]
+kind = "fedavg"
+clip = "none"
 [[domain]]
 name = "hq"
 nodes = ["gate", "nan"]
@@ -93,7 +97,8 @@ fn run() -> SimulationReport {
         .between(begin, end, rate_limit(["hq"], ["plant"], 1_000_000))
         .between(begin, end, slow("lab/slow", 100.0))
         .between(begin, end, stale_certificate("lab/old", Stale::Expired))
-        .between(begin, millis(3500), crash("lab/old"))
+        // A connection that stands is not asked again, so it is broken.
+        .at(millis(3100), panic("lab/old", "Link"))
         .observed()
         .run()
         .unwrap();
@@ -125,17 +130,49 @@ fn masked(text: &str) -> String {
 #[test]
 fn explain_names_a_slow_link_a_slow_node_a_nan_and_an_expired_certificate() {
     let report = run();
-    let story = explain::round(pasts(&report), 7).unwrap();
-    let mut told = vec![masked(&story.limited)];
-    told.push(story.limit.as_ref().unwrap().advice().to_owned());
-    for node in story.nodes.iter().filter(|node| node.fate != Fate::Counted) {
-        told.push(masked(&format!(
-            "{}: {:?}, {}",
-            node.node, node.fate, node.why
-        )));
+    let mut told = Vec::new();
+    for round in [3, 7] {
+        let story = explain::round(pasts(&report), round).unwrap();
+        told.push(masked(&story.limited));
+        told.push(masked(story.limit.as_ref().unwrap().advice()));
+        for node in story.nodes.iter().filter(|node| node.fate != Fate::Counted) {
+            told.push(masked(&format!(
+                "{}: {:?}, {}",
+                node.node, node.fate, node.why
+            )));
+        }
+        for (node, why) in &story.out {
+            told.push(masked(&format!("{node}: not asked, {why}")));
+        }
     }
     let link = explain::link(pasts(&report), &n("hq/gate"), &n("plant/gate")).unwrap();
     let limit = &link.limits[0];
     told.push(masked(&format!("{}: {}", limit.cause.words(), limit.last)));
-    assert_eq!(told, [""; 0]);
+    let expired = "lab/slow does not talk to it: the certificate of \"spiffe://lab.troubled/node/old\" has expired: \
+        valid until #-#-#T#:#:#Z, now #-#-#T#:#:#Z; renew it with `tombolo certs issue`";
+    let expected = [
+        "# % of round # was hq -> plant download, link-limited: # MB in # s, # Mbit/s".to_owned(),
+        "a lossless stage on that link sends fewer bytes: lossless_down = \"zstd\"".to_owned(),
+        "hq/nan: Refused, the update has an element that is not finite".to_owned(),
+        format!("lab/old: Late, {expired}; lab/gate: lost: every retry failed, out of the round"),
+        "lab/slow: Late, its word came # s after its end; it was still training, which took the others # s".to_owned(),
+        "# % of round # was plant -> hq upload, link-limited: # MB in # s, # Mbit/s".to_owned(),
+        "a codec on that link sends fewer bytes: codec = \"int#\", or \"topk+fp#\" for fewer still".to_owned(),
+        "hq/nan: Refused, the update has an element that is not finite".to_owned(),
+        "lab/slow: Late, it was still training for round #, which it had begun # s before this one was opened".to_owned(),
+        format!("lab/old: not asked, {expired}; evicted in epoch #"),
+        "link-limited: # MB in # s, # Mbit/s".to_owned(),
+    ];
+    // Each of its domain refuses it, and any of them says so.
+    let told: Vec<String> = told
+        .iter()
+        .map(|told| told.replace("lab/gate does", "lab/slow does"))
+        .collect();
+    assert_eq!(told, expected);
+    // A refusal is said once, not whenever somebody tries again.
+    let refusals = report
+        .events
+        .iter()
+        .filter(|(_, event)| matches!(event, Event::LinkRefused { .. }));
+    assert!(refusals.count() < 12);
 }

@@ -295,16 +295,17 @@ fn what_holds_a_transfer_up_is_told_by_its_rate_its_link_and_its_losses() {
         };
         Transfer { rate, ..sent }
     };
+    let seen = |round_trip_ms, heartbeat_loss| Measured {
+        node: n("hq/a"),
+        peer: n("plant/c"),
+        round_trip_ms,
+        heartbeat_loss,
+        sent: 0,
+        received: 0,
+    };
     let lines = |round_trip_ms, heartbeat_loss| {
         let mut lines = Lines::default();
-        lines.take(&Measured {
-            node: n("hq/a"),
-            peer: n("plant/c"),
-            round_trip_ms,
-            heartbeat_loss,
-            sent: 0,
-            received: 0,
-        });
+        lines.take(&seen(round_trip_ms, heartbeat_loss));
         lines
     };
     let cause = |transfer: &Transfer, lines: &Lines| verdict(transfer, 2.0, lines).0;
@@ -335,4 +336,8 @@ fn what_holds_a_transfer_up_is_told_by_its_rate_its_link_and_its_losses() {
         cause(&sent(1_000_000, None), &lines(None, 0.02)),
         Cause::Loss
     );
+    // What gets lost in the queue of a full link is no trouble of its own.
+    let mut queued = lines(Some(40.0), 0.0);
+    queued.take(&seen(Some(90.0), 0.02));
+    assert_eq!(cause(&sent(1_000_000, None), &queued), Cause::Link);
 }
