@@ -376,6 +376,13 @@ impl SimWorld {
         self.clocks(node).start_ahead(nanos(by));
     }
 
+    /// Lets a bit of the model that a node holds flip, before it trains from it next.
+    pub fn flip(&self, node: &NodeId) {
+        if let Some(node) = self.shared.lock().nodes.get(node) {
+            node.env.flip();
+        }
+    }
+
     /// Lets a node's clocks run too fast or slow from now on, by so many parts per million: its wall clock by up to [`WALL_PPM_MAX`], its
     /// monotonic clock by up to [`MONOTONIC_PPM_MAX`]. Zero lets them run right, from where they stand.
     pub fn drift_clocks(&self, node: &NodeId, wall_ppm: f64, monotonic_ppm: f64) {

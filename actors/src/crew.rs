@@ -21,7 +21,7 @@ use crate::node::{self, Company, Node};
 use crate::quic::{self, Quic};
 use crate::record::{self, Record};
 use crate::residual::Residual;
-use crate::shell::{ASKS_MAX, Handle, Stage, TellError, supervise};
+use crate::shell::{ASKS_MAX, Handle, Passing, Stage, TellError, supervise};
 use crate::slab::Pool;
 use crate::verbs::{self, Fabric, Verbs};
 use tombolo_core::event::Event;
@@ -205,6 +205,38 @@ impl Crew {
                 .map_or(Err(TellError::Stopped), |handle| {
                     handle.inject_panic(reason)
                 }),
+            _ => Err(TellError::Stopped),
+        }
+    }
+
+    /// Makes two actors of this node wait for each other, by their types' names: a fault for tests and simulations.
+    ///
+    /// # Errors
+    /// A queue is full, or there is no such actor of which a node has one.
+    pub fn inject_deadlock(&self, actor: &str, other: &str) -> Result<(), TellError> {
+        let (first, second) = (self.passing(actor)?, self.passing(other)?);
+        self.inject_wait(actor, second)?;
+        self.inject_wait(other, first)
+    }
+
+    fn passing(&self, actor: &str) -> Result<Passing, TellError> {
+        Ok(match actor {
+            "Node" => self.node.passing(),
+            "Quic" => self.quic.passing(),
+            "Verbs" => self.verbs.passing(),
+            "Collective" => self.collective.passing(),
+            "Checkpoint" => self.checkpoint.passing(),
+            _ => return Err(TellError::Stopped),
+        })
+    }
+
+    fn inject_wait(&self, actor: &str, passing: Passing) -> Result<(), TellError> {
+        match actor {
+            "Node" => self.node.inject_wait(passing),
+            "Quic" => self.quic.inject_wait(passing),
+            "Verbs" => self.verbs.inject_wait(passing),
+            "Collective" => self.collective.inject_wait(passing),
+            "Checkpoint" => self.checkpoint.inject_wait(passing),
             _ => Err(TellError::Stopped),
         }
     }

@@ -79,6 +79,11 @@ pub trait Env: Send + Sync + 'static {
         false
     }
 
+    /// Whether a bit of the model that this node holds has flipped since this was asked last. Only a simulation ever says so.
+    fn model_flips(&self) -> bool {
+        false
+    }
+
     /// Binds a UDP socket.
     fn bind(&self, address: SocketAddr) -> io::Result<Bound>;
 

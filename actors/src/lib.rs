@@ -2,7 +2,7 @@
 //!
 //! Each file of this crate is one actor: a machine of `tombolo-core` in a mailbox, which performs what the machine decides through an
 //! [`env::Env`] and decides nothing itself. [`step`] is no actor: what a rank does in step mode, on the thread that trains. [`shell`] is what all of them have around them (queue, permits, supervision), [`crew`] puts the
-//! actors of one node together.
+//! actors of one node together; [`waits`] notices actors that wait for each other.
 
 #![forbid(unsafe_code)]
 
@@ -26,6 +26,7 @@ pub mod step;
 #[cfg(test)]
 mod testing;
 pub mod verbs;
+mod waits;
 
 /// Tests inside the crate share their stage with those outside.
 #[cfg(test)]

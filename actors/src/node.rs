@@ -28,6 +28,7 @@ use crate::record;
 use crate::residual::Residual;
 use crate::shell::{ASKS_MAX, Actor, Cx, Handle, Stage, later, pause};
 use crate::verbs::{self, Fabric};
+use crate::waits::Waiting;
 use tombolo_core::authorize::{Part, authorize};
 use tombolo_core::event::Event;
 use tombolo_core::gateway::{self, Gateway};
@@ -171,6 +172,8 @@ pub struct Node {
     /// Which of this node's terms as a gateway it is.
     term: u64,
     gateway_wakes: bool,
+    /// The ranks whose work it waits for as a gateway.
+    works: BTreeMap<NodeId, Option<Waiting>>,
     /// It is looked again whether anybody leads.
     patience_wakes: bool,
     /// It says its last word, or has said it.
@@ -197,6 +200,7 @@ impl Node {
             gateway: None,
             term: 0,
             gateway_wakes: false,
+            works: BTreeMap::new(),
             patience_wakes: false,
             gives_up: false,
             up: BTreeSet::new(),
@@ -600,6 +604,7 @@ fn is_member_word(control: &Control) -> bool {
             | Control::Measured(_)
             | Control::Folded(_)
             | Control::Departing
+            | Control::Diverged(_)
             | Control::Holds { .. }
     )
 }

@@ -21,11 +21,13 @@ use std::time::Duration;
 use actix::{ActorFutureExt, AsyncContext};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::env::{Class, Env};
+use crate::env::{Class, Env, LocalFuture};
+use crate::waits::{Asker, Waits, waits_for};
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
 use tombolo_core::text::clip;
+use tombolo_core::wait_for::{Party, What};
 
 /// Messages in a mailbox at once: enough to keep an actor busy while its queue is refilled, few enough that handling all of them does not
 /// make a timer on the same thread late.
@@ -166,7 +168,14 @@ struct Carried<M> {
 enum Parcel<M> {
     Message(M),
     Panic(String),
+    /// Wait for this, and take nothing else.
+    Wait(Passing),
+    /// Say that it was come to.
+    Pass(Reply<()>),
 }
+
+/// Ends once an actor has come to a message of no meaning.
+pub type Passing = Box<dyn FnOnce() -> LocalFuture + Send>;
 
 impl<M: Send + 'static> actix::Message for Carried<M> {
     type Result = ();
@@ -185,6 +194,8 @@ impl<A: Actor> actix::Handler<Carried<A::Message>> for Shell<A> {
             Some(Parcel::Message(message)) => self.actor.handle(message, cx),
             // Without the panic hook: whoever asked for it knows of it.
             Some(Parcel::Panic(reason)) => std::panic::resume_unwind(Box::new(reason)),
+            Some(Parcel::Wait(passing)) => pause(cx, passing(), |_, (), _| {}),
+            Some(Parcel::Pass(reply)) => reply.send(()),
             None => {}
         }
     }
@@ -240,6 +251,7 @@ impl<T> Reply<T> {
 pub struct Handle<M> {
     queue: mpsc::Sender<Parcel<M>>,
     waiting: Arc<AtomicUsize>,
+    party: Arc<Party>,
 }
 
 /// A place in an actor's queue, to be filled without waiting.
@@ -257,6 +269,7 @@ impl<M> Clone for Handle<M> {
         Handle {
             queue: self.queue.clone(),
             waiting: self.waiting.clone(),
+            party: self.party.clone(),
         }
     }
 }
@@ -286,6 +299,8 @@ impl<M: Send + 'static> Handle<M> {
     /// # Errors
     /// No actor.
     pub async fn tell(&self, message: M) -> Result<(), TellError> {
+        let is_full = self.queue.capacity() == 0;
+        let _waits = is_full.then(|| waits_for(&self.party, What::Room));
         self.queue
             .send(Parcel::Message(message))
             .await
@@ -357,7 +372,30 @@ impl<M: Send + 'static> Handle<M> {
         self.tell(question(reply))
             .await
             .map_err(|_| AskError::Stopped)?;
+        let _waits = waits_for(&self.party, What::Answer);
         answer.await.map_err(|_| AskError::Failed)
+    }
+
+    /// Makes the actor wait, when it comes to this message, and take nothing else: a fault for tests and simulations.
+    ///
+    /// # Errors
+    /// No room, or no actor.
+    pub fn inject_wait(&self, passing: Passing) -> Result<(), TellError> {
+        self.inject(Parcel::Wait(passing))
+    }
+
+    /// Ends once the actor has come to what stands in its queue then.
+    pub fn passing(&self) -> Passing {
+        let handle = self.clone();
+        Box::new(move || {
+            Box::pin(async move {
+                let (reply, passed) = Reply::channel();
+                if handle.queue.send(Parcel::Pass(reply)).await.is_ok() {
+                    let _waits = waits_for(&handle.party, What::Answer);
+                    let _ = passed.await;
+                }
+            })
+        })
     }
 
     /// Makes the actor panic when it comes to this message: a fault for tests and simulations.
@@ -365,12 +403,14 @@ impl<M: Send + 'static> Handle<M> {
     /// # Errors
     /// No room, or no actor.
     pub fn inject_panic(&self, reason: &str) -> Result<(), TellError> {
-        self.queue
-            .try_send(Parcel::Panic(reason.to_owned()))
-            .map_err(|error| match error {
-                mpsc::error::TrySendError::Full(_) => TellError::Full,
-                mpsc::error::TrySendError::Closed(_) => TellError::Stopped,
-            })
+        self.inject(Parcel::Panic(reason.to_owned()))
+    }
+
+    fn inject(&self, parcel: Parcel<M>) -> Result<(), TellError> {
+        self.queue.try_send(parcel).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => TellError::Full,
+            mpsc::error::TrySendError::Closed(_) => TellError::Stopped,
+        })
     }
 
     /// Messages that wait in the queue.
@@ -388,16 +428,19 @@ pub fn supervise<A: Actor>(
     factory: impl Fn(&Handle<A::Message>) -> A + Send + 'static,
 ) -> Handle<A::Message> {
     let (queue, receiver) = mpsc::channel(QUEUE);
+    let (actor, key) = (A::NAME, key.into());
     let handle = Handle {
         queue,
         waiting: Arc::default(),
+        party: Arc::new(Party { actor, key }),
     };
-    let (stage, key, own) = (stage.clone(), key.into(), handle.clone());
+    let (stage, own) = (stage.clone(), handle.clone());
     stage.env.clone().spawn(
         class,
         Box::new(move || {
+            let party = own.party.clone();
             let factory = Rc::new(move || factory(&own));
-            Box::pin(live(stage, key, factory, receiver))
+            Box::pin(live(stage, party, factory, receiver))
         }),
     );
     handle
@@ -415,25 +458,27 @@ impl<T> Drop for AbortOnDrop<T> {
 
 async fn live<A: Actor>(
     stage: Stage,
-    key: String,
+    party: Arc<Party>,
     factory: Rc<impl Fn() -> A + 'static>,
     mut queue: mpsc::Receiver<Parcel<A::Message>>,
 ) {
+    let key = &party.key;
     let mut begun: VecDeque<Slot<A::Message>> = VecDeque::new();
     let mut restarts: VecDeque<tombolo_core::time::Micros> = VecDeque::new();
     let mut rng = stage.env.rng(&format!("supervise {} {key}", A::NAME));
     loop {
         let context = actix::Context::<Shell<A>>::new();
         let address = actix::AsyncContext::address(&context);
-        let entry = stage.census.enter(A::NAME, &key);
+        let entry = stage.census.enter(A::NAME, key);
         let build = factory.clone();
-        let mut life = AbortOnDrop(tokio::task::spawn_local(async move {
+        let asker = Asker::new(party.clone(), stage.clone());
+        let mut life = AbortOnDrop(tokio::task::spawn_local(asker.scope(async move {
             let shell = Shell {
                 actor: build(),
                 _entry: entry,
             };
             context.into_future(shell).await;
-        }));
+        })));
         let permits = Arc::new(Semaphore::new(WINDOW));
         begun.retain(|slot| {
             slot.lock()
@@ -518,15 +563,18 @@ pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     clip(text.unwrap_or("a panic without a text"))
 }
 
-/// The actors alive now, by type: what the census test counts and `status` shows.
+/// The actors of a process that are alive now, by type: what the census test counts and `status` shows; and who of them waits for whom.
 #[derive(Clone, Default)]
-pub struct Census(Arc<Mutex<BTreeMap<(&'static str, String), usize>>>);
+pub struct Census {
+    alive: Arc<Mutex<BTreeMap<(&'static str, String), usize>>>,
+    pub(crate) waits: Waits,
+}
 
 impl Census {
     fn enter(&self, name: &'static str, key: &str) -> Entry {
         let id = (name, key.to_owned());
         *self
-            .0
+            .alive
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .entry(id.clone())
@@ -540,7 +588,12 @@ impl Census {
     /// How many of each type.
     pub fn counts(&self) -> BTreeMap<&'static str, usize> {
         let mut counts = BTreeMap::new();
-        for ((name, _), count) in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for ((name, _), count) in self
+            .alive
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+        {
             *counts.entry(*name).or_default() += count;
         }
         counts
@@ -554,7 +607,11 @@ struct Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let mut census = self.census.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut census = self
+            .census
+            .alive
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = census.get_mut(&self.id) {
             *count -= 1;
             if *count == 0 {

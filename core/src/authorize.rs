@@ -97,6 +97,7 @@ pub fn authorize(
         | Control::Unreachable { .. }
         | Control::Contribute(_)
         | Control::Standing { .. }
+        | Control::MemberDiverged(..)
         | Control::Adopted { .. } => {
             let allowed = known && *to == view.coordinator && view.is_gateway(from);
             (
@@ -146,6 +147,7 @@ pub fn authorize(
         | Control::Measured(_)
         | Control::Folded(_)
         | Control::Departing
+        | Control::Diverged(_)
         | Control::Holds { .. } => {
             let allowed = same_domain && view.is_gateway(to);
             (
@@ -218,7 +220,7 @@ mod tests {
             "Append" => (Part::Record, vec![("d0/n0", "d0/n0"), ("d0/n0", "d1/n0")]),
             "Recorded" => (Part::Record, vec![("d0/n0", "d0/n0"), ("d1/n0", "d0/n0")]),
             "DomainJoin" | "Reported" | "Stale" | "TrainingFailed" | "Unreachable"
-            | "Contribute" | "Standing" | "Adopted" => (
+            | "Contribute" | "Standing" | "MemberDiverged" | "Adopted" => (
                 Part::Coordinator,
                 vec![("d0/n0", "d0/n0"), ("d1/n0", "d0/n0")],
             ),
@@ -231,9 +233,8 @@ mod tests {
                 (Part::Member, both(here, there, false))
             }
             "Measure" | "Fold" => (Part::Rank, both(here, there, false)),
-            "Join" | "Exported" | "Failed" | "Measured" | "Folded" | "Departing" | "Holds" => {
-                (Part::Gateway, both(here, there, true))
-            }
+            "Join" | "Exported" | "Failed" | "Measured" | "Folded" | "Departing" | "Diverged"
+            | "Holds" => (Part::Gateway, both(here, there, true)),
             other => panic!("who may say {other}?"),
         }
     }

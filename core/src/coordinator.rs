@@ -401,6 +401,16 @@ impl Coordinator {
             Control::Standing { node, word } if node.domain() == domain => {
                 return self.on_word(cx, &node, word);
             }
+            // Nothing is decided by it: who has diverged reads the model anew by itself.
+            Control::MemberDiverged(node, divergence) if node.domain() == domain => {
+                return cx.report(Event::ModelDiverged {
+                    node,
+                    round: divergence.round,
+                    model: divergence.model,
+                    expected: divergence.expected,
+                    found: divergence.found,
+                });
+            }
             // Said before its link was lost: over the next one it is asked to say it again.
             Control::DomainJoin(_) if self.reach.get(&from) == Some(&false) => return,
             Control::DomainJoin(join) => return self.on_join(cx, domain, join),

@@ -127,6 +127,8 @@ pub enum Event {
         state: State,
         reason: String,
     },
+    /// How a node does: said now and then while the run goes on.
+    NodeMeasured(Vitals),
     /// A link does not any more.
     LinkDown {
         node: NodeId,
@@ -330,6 +332,15 @@ pub enum Event {
         hash: Hash,
         healed: bool,
     },
+    /// A node's copy of a model was not that model any more when it was to train from it for `round`: memory that fails, or code that writes
+    /// where it should not. It reads the model anew.
+    ModelDiverged {
+        node: NodeId,
+        round: Round,
+        model: Round,
+        expected: Hash,
+        found: Hash,
+    },
     /// A node that was behind has a whole model, verified: so many chunks of 1 MiB came from these peers, and so many were at hand. What was
     /// asked for in vain, because a source failed or was slow, was asked for `again`.
     ModelHealed {
@@ -367,6 +378,12 @@ pub enum Event {
     },
     /// The cosignatures of a gateway did not come to a node with some heads in a row.
     RecordMissing { node: NodeId, by: NodeId },
+    /// Actors wait for each other in a ring, and none of them goes on by itself: who waits for whom, and how long all of it has stood.
+    Deadlocked {
+        node: NodeId,
+        ring: Vec<String>,
+        standing_ms: u64,
+    },
     /// An actor panicked and is being rebuilt.
     ActorRestarted {
         actor: String,
@@ -446,6 +463,23 @@ pub struct Transfer {
     /// What the topology says that the link carries, in bits per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<u64>,
+}
+
+/// How a node does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vitals {
+    /// Which.
+    pub node: NodeId,
+    /// Bytes of memory that its process has; 0 if that is not known.
+    pub memory: u64,
+    /// Messages in the longest queue of its actors. A queue takes 1,024.
+    pub queued: u64,
+    /// Messages that a peer has not acknowledged yet, of the link with the most. A link keeps 4,096.
+    pub unacknowledged: u64,
+    /// Their bytes, of the link with the most. A link keeps 64 MiB.
+    pub unacknowledged_bytes: u64,
+    /// Seconds that its certificate is still good for.
+    pub certificate_s: u64,
 }
 
 /// A node that waits for others.

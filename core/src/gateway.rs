@@ -550,6 +550,11 @@ impl Gateway {
                 self.holds.insert(node, (round, hash));
                 self.tell_adopted(cx);
             }
+            Control::Diverged(divergence) => {
+                self.holds
+                    .insert(node.clone(), (divergence.model, divergence.found));
+                cx.effect(Effect::Tell(Control::MemberDiverged(node, divergence)));
+            }
             _ => {}
         }
     }

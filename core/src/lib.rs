@@ -21,7 +21,7 @@
 //!   liveness and what its silence leads to, of a node, of its domain and of the federation.
 //! * [`record`]: what every domain holds of what happened, signed by all.
 //! * [`clock`]: how far a peer's clock is from ours.
-//! * [`waiting`]: how long a node waits for others.
+//! * [`waiting`]: how long a node waits for others; [`wait_for`]: which actors wait for each other, and never go on.
 //! * [`mutants`]: bugs planted on purpose, for the tests of the tests.
 //! * [`trainer`]: what a user's model must do.
 
@@ -58,5 +58,6 @@ pub mod text;
 pub mod time;
 pub mod trainer;
 pub mod view;
+pub mod wait_for;
 pub mod waiting;
 pub mod wire;

@@ -11,7 +11,11 @@ use crate::mutants;
 use crate::tensor::{Hash, Layout};
 use crate::text::Text;
 use crate::trainer::Trained;
-use crate::wire::{Control, Exported, Join, ModelRef, RegionRef, Train};
+use crate::wire::{Control, Divergence, Exported, Join, ModelRef, RegionRef, Train};
+
+/// How often a model is read anew for one order because the copy of it has changed: once is an accident, and memory that never keeps one trains
+/// nothing.
+const REREADS_MAX: u32 = 3;
 
 /// What comes in.
 #[derive(Debug)]
@@ -30,6 +34,8 @@ pub enum Message {
     Adopted(ModelRef, Result<(), String>),
     /// Work is done: the update lies in the region, or training failed.
     Trained(Round, Result<(Trained, RegionRef), String>),
+    /// Nothing was trained for that round: what is held is not the model any more, but something of this hash.
+    Diverged(Round, Hash),
 }
 
 /// What is to be done.
@@ -55,6 +61,7 @@ pub struct Member {
     adopt: Option<ModelRef>,
     train: Option<Train>,
     running: Option<Train>,
+    rereads: u32,
     exported: Option<Export>,
     /// In the asynchronous mode: the next update, while the one before may still be READ.
     ahead: Option<Export>,
@@ -95,6 +102,7 @@ impl Member {
             adopt: None,
             train: None,
             running: None,
+            rereads: 0,
             exported: None,
             ahead: None,
         }
@@ -152,6 +160,22 @@ impl Member {
 }
 
 impl Member {
+    /// An order to train cannot be carried out.
+    fn fail(&self, cx: &mut Context<'_, Effect>, order: Train, reason: String) {
+        let (round, token) = (order.round, Some(order.token));
+        let (node, reason) = (self.node.clone(), Text::from(reason));
+        cx.report(Event::TrainingFailed {
+            node,
+            round,
+            reason: reason.to_string(),
+        });
+        cx.effect(Effect::Tell(Control::Failed {
+            round,
+            token,
+            reason,
+        }));
+    }
+
     /// An order of an asynchronous round: updates from this round on may count in it, and are not made twice.
     fn on_asynchronous(&mut self, cx: &mut Context<'_, Effect>, train: Train, oldest: Round) {
         let answers = |held: &Export| {
@@ -287,8 +311,34 @@ impl Machine for Member {
                     }
                 }
             }
+            Message::Diverged(round, found) => {
+                self.busy = false;
+                let Some(running) = self.running.take() else {
+                    return self.next(cx);
+                };
+                cx.effect(Effect::Tell(Control::Diverged(Divergence {
+                    round,
+                    model: self.round,
+                    expected: self.hash,
+                    found,
+                })));
+                // What it holds is nobody's model: whatever is to be done next reads one first.
+                self.hash = found;
+                self.rereads += 1;
+                if self.rereads <= REREADS_MAX {
+                    self.train.get_or_insert(running);
+                } else {
+                    let reason = format!(
+                        "its memory does not keep the model: {} copies of it have changed",
+                        self.rereads
+                    );
+                    self.rereads = 0;
+                    self.fail(cx, running, reason);
+                }
+            }
             Message::Trained(round, result) => {
                 self.busy = false;
+                self.rereads = 0;
                 match (self.running.take(), result) {
                     (None, _) => {}
                     (Some(running), Ok((trained, region))) => {
@@ -319,20 +369,7 @@ impl Machine for Member {
                             cx.effect(Effect::Tell(Control::Exported(exported)));
                         }
                     }
-                    (Some(running), Err(reason)) => {
-                        let token = Some(running.token);
-                        let (node, reason) = (self.node.clone(), Text::from(reason));
-                        cx.report(Event::TrainingFailed {
-                            node,
-                            round,
-                            reason: reason.to_string(),
-                        });
-                        cx.effect(Effect::Tell(Control::Failed {
-                            round,
-                            token,
-                            reason,
-                        }));
-                    }
+                    (Some(running), Err(reason)) => self.fail(cx, running, reason),
                 }
             }
         }
@@ -543,6 +580,51 @@ mod tests {
                 token: Some(3),
                 reason: "stale key".into()
             })]
+        );
+    }
+
+    /// A bit of it flipped since it was read.
+    #[test]
+    fn a_copy_that_is_not_the_model_any_more_is_told_read_anew_and_trained_from() {
+        let mut member = member();
+        tell(&mut member, Message::Train(train(1)));
+        let found = Hash([0x5A; 32]);
+        let divergence = Divergence {
+            round: 1,
+            model: 0,
+            expected: model(0).hash,
+            found,
+        };
+        let told = Effect::Tell(Control::Diverged(divergence));
+        assert_eq!(
+            tell(&mut member, Message::Diverged(1, found)),
+            [told, Effect::Adopt(model(0))]
+        );
+        let effects = tell(&mut member, Message::Adopted(model(0), Ok(())));
+        assert_eq!(effects.last(), Some(&Effect::Train(train(1))));
+    }
+
+    #[test]
+    fn memory_that_never_keeps_a_model_fails_the_training_and_is_tried_again_in_the_next_round() {
+        let mut member = member();
+        tell(&mut member, Message::Train(train(1)));
+        for _ in 0..REREADS_MAX {
+            let effects = tell(&mut member, Message::Diverged(1, Hash([0x5A; 32])));
+            assert_eq!(effects.last(), Some(&Effect::Adopt(model(0))));
+            tell(&mut member, Message::Adopted(model(0), Ok(())));
+        }
+        let effects = tell(&mut member, Message::Diverged(1, Hash([0x5A; 32])));
+        let [
+            Effect::Tell(_),
+            Effect::Tell(Control::Failed { round, token, .. }),
+        ] = &effects[..]
+        else {
+            panic!("{effects:?}")
+        };
+        assert_eq!((*round, *token), (1, Some(3)));
+        assert_eq!(
+            tell(&mut member, Message::Train(train(2))),
+            [Effect::Adopt(model(1))]
         );
     }
 

@@ -29,7 +29,7 @@ pub const VERSION: u16 = 2;
 
 /// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0x7A0F_A677_1158_532A;
+pub const FINGERPRINT: u64 = 0x1C21_C488_370C_A8B6;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;
@@ -90,6 +90,19 @@ pub struct Join {
     pub round: Round,
     /// The hash of the model it holds.
     pub hash: Hash,
+}
+
+/// A node's copy of a model is not that model any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Divergence {
+    /// The round for which it was to train from it.
+    pub round: Round,
+    /// The round that committed the model.
+    pub model: Round,
+    /// The model's hash.
+    pub expected: Hash,
+    /// The hash of what the node holds.
+    pub found: Hash,
 }
 
 /// What a gateway says of its domain when a link to the coordinator comes up or when it is asked.
@@ -520,6 +533,7 @@ pub enum Control {
         node: NodeId,
         word: Word,
     },
+    MemberDiverged(NodeId, Divergence),
 
     // Gateway to member.
     Rejoin,
@@ -550,6 +564,7 @@ pub enum Control {
         round: Round,
         hash: Hash,
     },
+    Diverged(Divergence),
     Departing,
 
     // The record: coordinator to gateway, and back.

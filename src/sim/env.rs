@@ -50,6 +50,8 @@ pub struct SimEnv {
     endpoints: AtomicU64,
     trainings: AtomicU64,
     sends: AtomicU64,
+    /// A bit of the model that the node holds is to flip.
+    flips: AtomicBool,
 }
 
 impl SimEnv {
@@ -87,6 +89,7 @@ impl SimEnv {
             endpoints: AtomicU64::new(0),
             trainings: AtomicU64::new(0),
             sends: AtomicU64::new(0),
+            flips: AtomicBool::new(false),
         })
     }
 
@@ -109,6 +112,11 @@ impl SimEnv {
     /// Stops this life's tasks, or lets them go on.
     pub fn freeze(&self, frozen: bool) {
         self.scope.freeze(frozen);
+    }
+
+    /// Lets a bit of the model that this node holds flip.
+    pub fn flip(&self) {
+        self.flips.store(true, Ordering::Relaxed);
     }
 
     fn check_alive(&self) -> io::Result<()> {
@@ -226,6 +234,10 @@ impl Env for SimEnv {
         }
         let nth = self.sends.fetch_add(1, Ordering::Relaxed);
         self.derive("send", &nth.to_le_bytes()).next_f64() < share
+    }
+
+    fn model_flips(&self) -> bool {
+        self.flips.swap(false, Ordering::Relaxed)
     }
 
     /// The port counts; the address is always the node's own.

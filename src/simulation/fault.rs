@@ -183,6 +183,20 @@ pub fn panic(node: &str, actor: &str) -> Fault {
     }
 }
 
+/// A bit of the model that a node holds flips in its memory, before it trains from it next.
+pub fn bit_flip(node: &str) -> Fault {
+    Fault::BitFlip { node: node.into() }
+}
+
+/// Two actors of a node wait for each other and take no message any more: two of [`ENTANGLED`](super::plan::ENTANGLED).
+pub fn deadlock(node: &str, actor: &str, other: &str) -> Fault {
+    Fault::Deadlock {
+        node: node.into(),
+        actor: actor.into(),
+        other: other.into(),
+    }
+}
+
 fn paths<'a>(a: impl IntoIterator<Item = &'a str>, b: impl IntoIterator<Item = &'a str>) -> Paths {
     let owned = |group: &mut dyn Iterator<Item = &'a str>| group.map(str::to_owned).collect();
     Paths {

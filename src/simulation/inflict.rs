@@ -92,6 +92,13 @@ impl<'a> Weather<'a> {
                     let _ = coordinator.post(coordinator::Message::Promote(reply));
                 }
             }
+            Fault::BitFlip { node } => self.world.flip(self.node(node)),
+            Fault::Deadlock { node, actor, other } => {
+                if let Some(crew) = self.crews.borrow().get(self.node(node)) {
+                    // A full queue has trouble enough.
+                    let _ = crew.inject_deadlock(actor, other);
+                }
+            }
             Fault::Rebind { node } => self.world.rebind(self.node(node)),
             Fault::ClockForward { node, by } => self.step(node, by.as_secs_f64()),
             Fault::ClockBack { node, by } => self.step(node, -by.as_secs_f64()),

@@ -13,6 +13,7 @@ mod round;
 mod seed;
 mod store;
 mod view;
+mod watch;
 mod witness;
 
 use std::collections::BTreeSet;
@@ -175,6 +176,7 @@ impl Checker {
                 Box::new(witness::Fold::new(witness)),
                 Box::new(view::Views::default()),
                 Box::new(model::Models::default()),
+                Box::new(watch::Watch::default()),
                 Box::new(ladder::Ladder::default()),
                 Box::new(store::Store::default()),
                 Box::new(bound::Bounds),

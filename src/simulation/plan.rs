@@ -35,6 +35,9 @@ pub const ACTORS: [&str; 9] = [
 /// Those that only the coordinator's node has.
 pub const COORDINATORS_ACTORS: [&str; 2] = ["Coordinator", "Aggregate"];
 
+/// Those of which a node has one, so that two of them may be made to wait for each other.
+pub const ENTANGLED: [&str; 5] = ["Node", "Quic", "Verbs", "Collective", "Checkpoint"];
+
 /// What befalls a federation, and when, in any order.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct FaultPlan {
@@ -228,6 +231,20 @@ pub enum Fault {
         /// Which.
         actor: String,
     },
+    /// A bit of the model that the node holds flips in its memory, before it trains from it next.
+    BitFlip {
+        /// Whose.
+        node: String,
+    },
+    /// Two actors of the node wait for each other and take no message any more: two of [`ENTANGLED`].
+    Deadlock {
+        /// Whose.
+        node: String,
+        /// One.
+        actor: String,
+        /// The other.
+        other: String,
+    },
 }
 
 /// What is wrong with a certificate.
@@ -289,7 +306,7 @@ impl FaultPlan {
         for timed in &self.faults {
             let end = match timed.until {
                 Some(until) => until,
-                None if !timed.fault.lasts() => timed.at,
+                None if !timed.fault.lasts() && !timed.fault.stays() => timed.at,
                 None => self.undone_at(timed)?,
             };
             healed = healed.max(end);
@@ -305,6 +322,7 @@ impl FaultPlan {
                 Fault::Crash { node }
                 | Fault::TornWrite { node }
                 | Fault::Kill { node, .. }
+                | Fault::Deadlock { node, .. }
                 | Fault::Freeze { node },
                 Fault::Restart { node: again, .. },
             ) => node == again,
@@ -350,9 +368,16 @@ impl Fault {
             Fault::Restart { .. }
                 | Fault::Heal { .. }
                 | Fault::Panic { .. }
+                | Fault::BitFlip { .. }
+                | Fault::Deadlock { .. }
                 | Fault::Promote { .. }
                 | Fault::Rebind { .. }
         )
+    }
+
+    /// Whether what happens at an instant stays so until its node starts again.
+    fn stays(&self) -> bool {
+        matches!(self, Fault::Deadlock { .. })
     }
 
     /// The node that it befalls, if it is one.
@@ -371,6 +396,8 @@ impl Fault {
             | Fault::StaleCertificate { node, .. }
             | Fault::Promote { node }
             | Fault::Rebind { node }
+            | Fault::BitFlip { node }
+            | Fault::Deadlock { node, .. }
             | Fault::Panic { node, .. } => Some(node),
             _ => None,
         }
@@ -433,6 +460,8 @@ impl Fault {
             Fault::StaleCertificate { .. } => "stale-certificate",
             Fault::Promote { .. } => "promote",
             Fault::Panic { .. } => "panic",
+            Fault::BitFlip { .. } => "bit-flip",
+            Fault::Deadlock { .. } => "deadlock",
         }
     }
 
@@ -496,6 +525,17 @@ impl Fault {
                 }
                 Err(format!(
                     "{node} has no actor {actor:?}: expected one of {ACTORS:?}, or at the coordinator {COORDINATORS_ACTORS:?}"
+                ))
+            }
+            Fault::Deadlock { actor, other, .. }
+                if actor == other
+                    || ![actor, other]
+                        .map(String::as_str)
+                        .iter()
+                        .all(|name| ENTANGLED.contains(name)) =>
+            {
+                Err(format!(
+                    "{actor:?} and {other:?} cannot be made to wait for each other: expected two of {ENTANGLED:?}"
                 ))
             }
             _ => match self.paths().map(|paths| paths.pairs(topology).is_empty()) {

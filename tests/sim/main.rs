@@ -32,3 +32,4 @@ mod seeds;
 mod sends;
 mod storm;
 mod timeline;
+mod watch;

@@ -63,6 +63,11 @@ const MUTANTS: &[(&str, &str, Search)] = &[
         "a second process of an identity takes the first one's place",
         twin,
     ),
+    (
+        "divergence-unseen",
+        "a node trains from a copy of the model that has changed in its memory",
+        flip,
+    ),
 ];
 
 /// One change of a coordinator's disk goes wrong in one way.
@@ -91,6 +96,12 @@ fn rot(seed: u64) -> Option<String> {
 fn twin(seed: u64) -> Option<String> {
     duplicate::of_a_live_node(seed);
     None
+}
+
+/// A bit flips somewhere.
+fn flip(seed: u64) -> Option<String> {
+    let violations = crate::watch::flipped(seed).violations;
+    violations.first().map(ToString::to_string)
 }
 
 /// Faults of every kind, for longer than a leak takes to be felt.

@@ -155,16 +155,28 @@ at = "0s"
 kind = "panic"
 node = "hq/gate"
 actor = "Aggregate"
+
+[[fault]]
+at = "0s"
+kind = "bit-flip"
+node = "hq/a"
+
+[[fault]]
+at = "0s"
+kind = "deadlock"
+node = "hq/a"
+actor = "Node"
+other = "Collective"
 "#;
 
 #[test]
 fn a_plan_with_every_kind_and_every_key_is_read_and_written() {
     let harbour = harbour();
     let plan = parse_faults("all", ALL, &harbour).unwrap_or_else(|error| panic!("{error:#}"));
-    assert_eq!(plan.faults.len(), 22);
+    assert_eq!(plan.faults.len(), 24);
     let kinds: std::collections::BTreeSet<&str> =
         plan.faults.iter().map(|timed| timed.fault.kind()).collect();
-    assert_eq!(kinds.len(), 22);
+    assert_eq!(kinds.len(), 24);
     let read = |plan: &FaultPlan| parse_faults("again", &plan.to_toml(), &harbour);
     assert_eq!(read(&plan).unwrap(), plan);
     for seed in 0..50 {

@@ -1,17 +1,19 @@
 //! The gateway side of a node: what its [`Gateway`] decides, and the two regions of the domain's model.
 
 use super::Node;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::obtain::{Draft, Shown, Watch, obtain};
-use crate::collective::{self, region_ref};
+use crate::collective::{self, Collective, region_ref};
 use crate::coordinator;
 use crate::env::{Work, work};
 use crate::link;
 use crate::record;
-use crate::shell::{ASKS_MAX, Cx, Reply, later, pause};
+use crate::shell::{ASKS_MAX, Actor, Cx, Reply, later, pause};
+use crate::waits::waits_for;
 use tombolo_core::event::Event;
 use tombolo_core::gateway::{self, Gateway};
 use tombolo_core::ids::{Attempt, NodeId, Round};
@@ -19,6 +21,7 @@ use tombolo_core::machine::{Context, Machine, Outcome};
 use tombolo_core::member;
 use tombolo_core::outline::Outline;
 use tombolo_core::view::View;
+use tombolo_core::wait_for::{Party, What};
 use tombolo_core::wire::{Commit, Control, ModelRef, Object};
 use tombolo_fabric::Region;
 
@@ -59,6 +62,8 @@ impl Node {
             gateway,
             &mut Context::new(self.setup.stage.env.now(), &mut out),
         );
+        let ranks: BTreeSet<NodeId> = gateway.waits_for().into_iter().cloned().collect();
+        self.note_waits(&ranks);
         out.events
             .into_iter()
             .for_each(|event| self.setup.stage.report(event));
@@ -72,6 +77,17 @@ impl Node {
             later(cx, env.sleep(at.since(env.now())), |node, (), cx| {
                 node.gateway_wakes = false;
                 node.wake_gateway(cx);
+            });
+        }
+    }
+
+    /// Lets it be known whose work this gateway waits for.
+    fn note_waits(&mut self, ranks: &BTreeSet<NodeId>) {
+        self.works.retain(|rank, _| ranks.contains(rank));
+        for rank in ranks {
+            self.works.entry(rank.clone()).or_insert_with(|| {
+                let (actor, key) = (Collective::NAME, rank.to_string());
+                waits_for(&Arc::new(Party { actor, key }), What::Work)
             });
         }
     }
@@ -138,6 +154,7 @@ impl Node {
         self.setup.stage.report(Event::ViewAdopted { node, epoch });
         if turn.falls {
             self.gateway = None;
+            self.works.clear();
             self.forget_contributions(|_| true);
         }
         if self.is_gateway() {

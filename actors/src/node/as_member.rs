@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::Node;
-use super::bench::{Bench, bench};
+use super::bench::{Bench, Untrained, bench};
 use crate::collective;
 use crate::env::{Work, work};
 use crate::link::Holder;
@@ -95,7 +95,15 @@ impl Node {
         later(cx, trained, move |node, trained, cx| match trained {
             Ok((bench, result)) => {
                 node.bench = Some(bench);
-                node.step_member(cx, member::Message::Trained(round, result));
+                let message = match result {
+                    Ok(trained) => member::Message::Trained(round, Ok(trained)),
+                    Err(Untrained::Failed(reason)) => member::Message::Trained(round, Err(reason)),
+                    Err(Untrained::Diverged(found)) => {
+                        node.setup.shelf.let_go(Holder::Member);
+                        member::Message::Diverged(round, found)
+                    }
+                };
+                node.step_member(cx, message);
             }
             Err(panicked) => {
                 let result = Err(panicked.to_string());

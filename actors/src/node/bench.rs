@@ -13,10 +13,15 @@ use crate::verbs::{Fabric, Readers};
 use tombolo_core::event::Event;
 use tombolo_core::ids::Round;
 use tombolo_core::member::Export;
-use tombolo_core::outline::Outline;
+use tombolo_core::mutants;
+use tombolo_core::outline::{Outline, Outliner};
+use tombolo_core::tensor::{Hash, bytes_of};
 use tombolo_core::trainer::{Snapshot, Task, Trained, Trainer};
 use tombolo_core::wire::{Exported, ModelRef, REGION_HEADER_BYTES, RegionHeader, RegionRef, Train};
 use tombolo_fabric::Region;
+
+/// Elements that are copied and hashed at once: they fit into a core's own cache twice.
+const COPY_ELEMENTS: usize = 64 * 1024;
 
 /// After a READ that failed.
 const NO_MODEL: &str = "no model is held";
@@ -110,6 +115,20 @@ fn shown(fabric: &Fabric, round: Round, model: &[f32]) -> Result<Region, String>
     Ok(region)
 }
 
+/// Why nothing was trained.
+pub(super) enum Untrained {
+    /// The model held has changed since it was READ: it has this hash now.
+    Diverged(Hash),
+    /// Anything else.
+    Failed(String),
+}
+
+impl From<String> for Untrained {
+    fn from(reason: String) -> Self {
+        Untrained::Failed(reason)
+    }
+}
+
 impl Bench {
     fn new(setup: &Setup, trainer: Box<dyn Trainer>, model: Region, local: Vec<f32>) -> Self {
         Bench {
@@ -156,6 +175,37 @@ impl Bench {
         let into = Arc::get_mut(&mut self.model).ok_or("its memory is in use")?;
         let outline = read_model(&mut self.readers, model, into, elements)?;
         self.outline = Some(Arc::new(outline));
+        Ok(())
+    }
+
+    /// Copies the model to where it is trained, hashing each piece while it lies in a core's cache: what was READ rightly may have changed since.
+    fn copy_model(&mut self) -> Result<(), Untrained> {
+        let expected = self.outline.as_ref().ok_or_else(|| NO_MODEL.to_owned())?;
+        let mut outliner = Outliner::new(self.local.len());
+        let model = self.model.f32s().chunks(COPY_ELEMENTS);
+        for (model, local) in model.zip(self.local.chunks_mut(COPY_ELEMENTS)) {
+            copy(model, local);
+            outliner.push(bytes_of(local));
+        }
+        let found = outliner.finish().hash();
+        if found == expected.hash() || mutants::is("divergence-unseen") {
+            return Ok(());
+        }
+        // Peers should not heal from it either.
+        self.outline = None;
+        Err(Untrained::Diverged(found))
+    }
+
+    /// A fault of a simulation: one bit of the model changes. Who heals from this node goes on with what it was lent before.
+    fn flip(&mut self, fabric: &Fabric) -> Result<(), String> {
+        let mut model = fabric.allocate(self.model.len())?;
+        {
+            let mut bytes = model.bytes_mut();
+            bytes.copy_from_slice(self.model.bytes());
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+        }
+        self.model = Arc::new(model);
         Ok(())
     }
 
@@ -237,9 +287,9 @@ impl Bench {
         setup: &Setup,
         order: &Train,
         held: Option<u64>,
-    ) -> Result<(Trained, RegionRef), String> {
-        if self.outline.is_none() {
-            return Err(NO_MODEL.into());
+    ) -> Result<(Trained, RegionRef), Untrained> {
+        if setup.stage.env.model_flips() {
+            self.flip(&setup.fabric)?;
         }
         let task = Task {
             node: setup.stage.node.clone(),
@@ -247,7 +297,7 @@ impl Bench {
             seed: order.seed,
             sync_every: order.sync_every,
         };
-        copy(self.model.f32s(), &mut self.local);
+        self.copy_model()?;
         let about = Order::new(&task, order.run, order.model.hash);
         let from = self.keep.training(&about, self.local.len());
         let from = from.as_ref().map(|(steps, kept)| Snapshot {

@@ -6,3 +6,4 @@ mod bounds;
 mod fairness;
 mod stand;
 mod supervision;
+mod waits;

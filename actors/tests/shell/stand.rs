@@ -186,6 +186,7 @@ pub struct Stand {
     pub notes: Arc<Mutex<Vec<u32>>>,
     pub events: Arc<Mutex<Vec<Event>>>,
     pub census: Census,
+    stage: Stage,
 }
 
 impl Stand {
@@ -223,7 +224,19 @@ impl Stand {
             notes,
             events,
             census,
+            stage,
         }
+    }
+
+    /// Another actor of the same node.
+    pub fn beside(&self, key: &str) -> Handle<Message> {
+        let (notes, env) = (self.notes.clone(), self.env.clone());
+        supervise(&self.stage, Class::Node, key, move |_| Puppet {
+            notes: notes.clone(),
+            gate: None,
+            env: env.clone(),
+            alarm: Alarm::default(),
+        })
     }
 
     pub fn notes(&self) -> Vec<u32> {

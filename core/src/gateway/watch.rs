@@ -2,6 +2,7 @@
 //!
 //! A rank that is dead is found by its heartbeat, much sooner. This is for one that lives and does not work.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Effect, Gateway};
@@ -21,7 +22,8 @@ pub(super) struct Watch {
 /// A rank and what it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wait {
-    rank: NodeId,
+    /// None: the gateway itself.
+    rank: Option<NodeId>,
     slices: Vec<u32>,
     task: Task,
 }
@@ -32,12 +34,15 @@ enum Task {
     Measure(NodeId),
     /// To fold these nodes' updates, in that attempt.
     Fold(u32, Vec<NodeId>),
+    /// To read together what was folded, or the updates themselves, in that attempt.
+    Gather(u32),
 }
 
 impl Wait {
     fn told(&self) -> String {
         let slices: Vec<String> = self.slices.iter().map(u32::to_string).collect();
-        let (rank, slices) = (&self.rank, slices.join(", "));
+        let rank = self.rank.as_ref().map_or("the gateway", NodeId::as_str);
+        let slices = slices.join(", ");
         match &self.task {
             Task::Measure(node) => {
                 format!("{rank} is to measure slices {slices} of the region of {node}")
@@ -48,6 +53,9 @@ impl Wait {
                 format!(
                     "{rank} is to fold slices {slices} of the regions of {nodes} (attempt {attempt})"
                 )
+            }
+            Task::Gather(attempt) => {
+                format!("{rank} is to gather slices {slices} (attempt {attempt})")
             }
         }
     }
@@ -61,6 +69,12 @@ impl Gateway {
         self
     }
 
+    /// The ranks whose work is waited for.
+    pub fn waits_for(&self) -> BTreeSet<&NodeId> {
+        let waits = self.watch.waits.iter();
+        waits.filter_map(|wait| wait.rank.as_ref()).collect()
+    }
+
     fn waits(&self) -> Vec<Wait> {
         let Some(current) = &self.current else {
             return Vec::new();
@@ -68,16 +82,21 @@ impl Gateway {
         let mut waits = Vec::new();
         for (node, export) in &current.exports {
             waits.extend(export.pending.iter().map(|(rank, slices)| Wait {
-                rank: rank.clone(),
+                rank: Some(rank.clone()),
                 slices: slices.clone(),
                 task: Task::Measure(node.clone()),
             }));
         }
         if let Some(folding) = &current.fold {
             waits.extend(folding.pending.iter().map(|(rank, slices)| Wait {
-                rank: rank.clone(),
+                rank: Some(rank.clone()),
                 slices: slices.clone(),
                 task: Task::Fold(folding.attempt, folding.members.clone()),
+            }));
+            waits.extend(folding.gathering.then(|| Wait {
+                rank: None,
+                slices: self.slices.clone(),
+                task: Task::Gather(folding.attempt),
             }));
         }
         waits
@@ -110,6 +129,8 @@ impl Gateway {
             chain: waits.iter().map(Wait::told).collect(),
         });
         for Wait { rank, task, .. } in waits {
+            // Nobody else can gather: that is told, and waited for.
+            let Some(rank) = rank else { continue };
             current.excused.insert(rank.clone());
             match task {
                 Task::Measure(node) => {
@@ -122,6 +143,7 @@ impl Gateway {
                         folding.pending.remove(rank);
                     }
                 }
+                Task::Gather(_) => {}
             }
         }
         self.resume_work(cx);

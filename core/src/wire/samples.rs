@@ -39,6 +39,8 @@ pub fn name(control: &Control) -> &'static str {
         Control::Holds { .. } => "Holds",
         Control::View(_) => "View",
         Control::Standing { .. } => "Standing",
+        Control::MemberDiverged(..) => "MemberDiverged",
+        Control::Diverged(_) => "Diverged",
         Control::Departing => "Departing",
         Control::Append(_) => "Append",
         Control::Recorded(_) => "Recorded",
@@ -46,7 +48,7 @@ pub fn name(control: &Control) -> &'static str {
 }
 
 /// Kinds of control messages.
-pub const KINDS: usize = 36;
+pub const KINDS: usize = 38;
 
 /// At least one message of each kind, with every form of what is inside.
 pub fn controls() -> Vec<Control> {
@@ -242,6 +244,8 @@ pub fn controls() -> Vec<Control> {
         }])),
         measured(Err(reason.clone())),
         folded(Ok(region())),
+        Control::MemberDiverged(node.clone(), divergence()),
+        Control::Diverged(divergence()),
         folded(Err((node, reason.clone()))),
         Control::Holds { round, hash },
         Control::View(View {
@@ -269,6 +273,15 @@ pub fn controls() -> Vec<Control> {
             certificate: vec![0x30, 1],
         }),
     ]
+}
+
+fn divergence() -> Divergence {
+    Divergence {
+        round: 4,
+        model: 3,
+        expected: Hash([0xAB; 32]),
+        found: Hash([0xCD; 32]),
+    }
 }
 
 /// A first message of a control stream.

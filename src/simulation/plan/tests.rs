@@ -69,6 +69,8 @@ pub fn each() -> FaultPlan {
         rebind("hq/gate"),
         panic("hq/gate", "Coordinator"),
         panic("plant/c", "Link"),
+        bit_flip("plant/c"),
+        deadlock("plant/c", "Node", "Verbs"),
     ];
     let windows = windows.map(|fault| (1500, Some(2000), fault));
     let instants = instants.map(|fault| (7 * SECOND, None, fault));
@@ -119,6 +121,8 @@ fn what_cannot_happen_is_refused() {
         ((1, None, clock_drift("hq/a", f64::NAN, 1.0)), "NaN"),
         ((1, None, panic("hq/a", "Coordinator")), "Coordinator"),
         ((1, Some(2), panic("hq/a", "Node")), "an instant"),
+        ((1, None, deadlock("hq/a", "Node", "Node")), "Node"),
+        ((1, None, deadlock("hq/a", "Node", "Link")), "Link"),
         ((1, Some(2), restart("hq/a")), "an instant"),
         ((5, Some(5), crash("hq/a")), "not after"),
     ] {
@@ -136,6 +140,10 @@ fn a_plan_says_when_all_is_well_again() {
     assert_eq!(plan([]).healed_at(), Some(millis(0)));
     assert_eq!(plan([(1, None, crash("hq/a"))]).healed_at(), None);
     let restarted = plan([(1, None, crash("hq/a")), (30, None, restart("hq/a"))]);
+    assert_eq!(restarted.healed_at(), Some(millis(30)));
+    let stuck = (1, None, deadlock("hq/a", "Node", "Verbs"));
+    assert_eq!(plan([stuck.clone()]).healed_at(), None);
+    let restarted = plan([stuck, (30, None, restart("hq/a"))]);
     assert_eq!(restarted.healed_at(), Some(millis(30)));
     let before = plan([(30, None, crash("hq/a")), (1, None, restart("hq/a"))]);
     assert_eq!(before.healed_at(), None);
@@ -191,7 +199,7 @@ fn random_plans_are_bounded_and_end() {
     for timed in &all.faults {
         let kind = timed.fault.kind();
         assert!(
-            kinds.contains(kind) || kind == "heal" || kind == "disk-full",
+            kinds.contains(kind) || ["heal", "disk-full", "bit-flip", "deadlock"].contains(&kind),
             "{kind}"
         );
     }

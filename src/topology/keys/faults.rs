@@ -22,7 +22,7 @@ const fn kind(
     FaultKind { name, needs, takes }
 }
 
-pub(in crate::topology) static KINDS: [FaultKind; 22] = [
+pub(in crate::topology) static KINDS: [FaultKind; 24] = [
     kind("crash", &["node"], &["until"]),
     kind("torn-write", &["node"], &["until"]),
     kind("kill", &["node"], &["changes", "until"]),
@@ -53,6 +53,8 @@ pub(in crate::topology) static KINDS: [FaultKind; 22] = [
     kind("stale-certificate", &["node"], &["stale", "until"]),
     kind("promote", &["node"], &[]),
     kind("panic", &["node", "actor"], &[]),
+    kind("bit-flip", &["node"], &[]),
+    kind("deadlock", &["node", "actor", "other"], &[]),
 ];
 
 /// The whole file.
@@ -101,6 +103,8 @@ static FAULT: Table = Table {
                 "stale-certificate",
                 "promote",
                 "panic",
+                "bit-flip",
+                "deadlock",
             ])
             .required(),
         key("node", Node, "Whom it befalls."),
@@ -163,5 +167,11 @@ static FAULT: Table = Table {
             "Coordinator",
             "Aggregate",
         ]),
+        key(
+            "other",
+            Word,
+            "Which one it waits for, and that waits for it.",
+        )
+        .words(&["Node", "Quic", "Verbs", "Collective", "Checkpoint"]),
     ],
 };

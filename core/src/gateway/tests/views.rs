@@ -133,4 +133,16 @@ fn work_that_stands_still_is_told_as_a_chain_and_given_to_others() {
     assert_eq!((rank, &fold.slices[..]), (&n("c"), &[1][..]));
     assert_eq!(hq.folded("b", 0, &[1]), [], "it is not asked any more");
     assert!(matches!(hq.folded("c", 0, &[1])[..], [Effect::Gather(_)]));
+    // The gateway's own part of the work is watched, too.
+    wake(&mut hq, 7);
+    let (effects, at) = wake(&mut hq, 13);
+    assert_eq!((effects.len(), at), (0, Some(Micros(19_000_000))));
+    let chains = hq.events.iter().filter_map(|event| match event {
+        Event::Stalled { chain, .. } => Some(chain.join("")),
+        _ => None,
+    });
+    assert_eq!(
+        chains.last().unwrap(),
+        "the gateway is to gather slices 0, 1, 2 (attempt 0)"
+    );
 }
