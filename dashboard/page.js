@@ -5,6 +5,7 @@
   const SVG = "http://www.w3.org/2000/svg";
   const REFRESH_MS = 250; // the picture is asked for at most so often
   const RETRY_MS = 2000;
+  const REPLAY_MS = 400;
   const NODES_DRAWN = 400; // beyond that the map and the tables show the ones that need a look first
   const byId = (id) => document.getElementById(id);
   let picture = null;
@@ -54,6 +55,14 @@
   const domainOf = (node) => node.split("/")[0];
   const shortName = (node) => node.split("/")[1];
   const nodeClass = (node) => (node.state === "active" && ["bad", "warn"].includes(PHASES[node.phase]) ? PHASES[node.phase] : STATES[node.state][0]);
+
+  // How a node is drawn: as it stands, or if an earlier round is looked at as it ended for that one.
+  function shownClass(id, node) {
+    const round = chosenRound === null ? null : roundAt();
+    if (!round || !Object.keys(round.spans).length) return nodeClass(node);
+    const span = round.spans[id];
+    return span ? PHASES[span.phase] : "gone";
+  }
 
   // The nodes that need a look come first when they are too many to show all.
   function shownNodes() {
@@ -134,7 +143,7 @@
         picture.domains[domainOf(id)].gateway === id ? "gateway" : null,
       ].filter(Boolean);
       const about = `${id}: ${STATES[node.state][1]}, ${node.phase}${roles.length ? `, ${roles.join(", ")}` : ""}${node.reason ? `: ${node.reason}` : ""}`;
-      const circle = svg("circle", { class: ["node", nodeClass(node), ...roles].join(" "), cx: x, cy: middle, r: 11, tabindex: 0, role: "button", "aria-label": about, "data-node": id });
+      const circle = svg("circle", { class: ["node", shownClass(id, node), ...roles].join(" "), cx: x, cy: middle, r: 11, tabindex: 0, role: "button", "aria-label": about, "data-node": id });
       parts.push(titled(circle, about));
       parts.push(svg("text", { class: "soft", x, y: middle + 24, "text-anchor": "middle" }, shortName(id).slice(0, 7)));
     }
@@ -150,6 +159,21 @@
       html("span", {}, [html("span", { class: `dot ${color}` }), `${counts[state]} ${state}`])));
   }
 
+  // A node's clock beside the coordinator's, if they are two.
+  const clock = (of) => (!of ? "–" : `${of.offset_ms === null ? "" : `${of.offset_ms.toFixed(3)} ms `}± ${of.bound_ms.toFixed(3)} ms`);
+  function left(seconds) {
+    if (seconds >= 2 * 86400) return `${Math.floor(seconds / 86400)} d`;
+    return seconds >= 7200 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 60)} min`;
+  }
+  const CERTIFICATE_SOON_S = 7 * 86400;
+  // What a queue and a link hold at most, as the shell and the link have it.
+  const QUEUE = 1024;
+  const OUTBOX = 64 * 1024 * 1024;
+  const vitals = (of) => (of ? [
+    `its process has ${bytes(of.memory)} of memory; the longest queue holds ${of.queued} of ${QUEUE} messages; ${of.unacknowledged} messages (${bytes(of.unacknowledged_bytes)} of ${bytes(OUTBOX)}) wait for a peer`,
+    of.certificate_s ? `its certificate is good for ${left(of.certificate_s)}` : "its certificate is not good any more",
+  ] : []);
+
   function drawNode() {
     const node = chosenNode && picture.nodes[chosenNode];
     if (!node) return byId("node").replaceChildren();
@@ -158,6 +182,9 @@
       node.reason ? `because: ${node.reason}` : null,
       `counted ${node.counted}, late ${node.late}, refused ${node.refused}, made shorter ${node.clipped}, failed ${node.failed}; last counted in round ${node.counted_in}`,
       `holds model ${node.model}; last training: loss ${number(node.loss, 4)} on ${node.samples} rows`,
+      node.diverged ? `${node.diverged} times its copy of a model had changed in its memory` : null,
+      node.clock ? `its clock is ${clock(node.clock)} from the coordinator's` : null,
+      ...vitals(node.vitals),
     ].filter(Boolean);
     byId("node").replaceChildren(html("strong", {}, chosenNode), ...lines.map((line) => html("div", {}, line)));
   }
@@ -282,6 +309,16 @@
     byId(id).replaceChildren(head, body);
   }
 
+  function measured(of) {
+    if (!of) return [["–", "number"], ["–", "number"], ["–", "number"]];
+    const soon = of.certificate_s < CERTIFICATE_SOON_S;
+    return [
+      [bytes(of.memory), "number"],
+      [`${of.queued}`, of.queued > QUEUE / 2 ? "number warn" : "number"],
+      [left(of.certificate_s), of.certificate_s === 0 ? "number bad" : soon ? "number warn" : "number"],
+    ];
+  }
+
   function drawTables() {
     fillTable("links", [["link"], ["state"], ["round trip", "number"], ["heartbeats lost", "number"], ["a to b", "number"], ["b to a", "number"], ["codec"], ["went down", "number"], ["why"]],
       picture.links.slice(0, NODES_DRAWN).map((link) => [
@@ -290,11 +327,13 @@
         [link.heartbeat_loss === null ? "–" : `${(link.heartbeat_loss * 100).toFixed(1)} %`, "number"],
         [bytes(link.a_to_b), "number"], [bytes(link.b_to_a), "number"], [link.codec || "–"], [String(link.downs), "number"], [link.reason, "why"],
       ]));
-    fillTable("nodes", [["node"], ["state"], ["rung"], ["in its round"], ["counted", "number"], ["late", "number"], ["refused", "number"], ["made shorter", "number"], ["last in", "number"], ["loss", "number"], ["why"]],
+    fillTable("nodes", [["node"], ["state"], ["rung"], ["in its round"], ["counted", "number"], ["late", "number"], ["refused", "number"], ["made shorter", "number"], ["changed", "number"], ["last in", "number"], ["loss", "number"], ["clock", "number"], ["memory", "number"], ["queue", "number"], ["certificate", "number"], ["why"]],
       shownNodes().map(([id, node]) => [
         [id], [node.state, STATES[node.state][0]], [node.rung], [node.phase, PHASES[node.phase]],
         [String(node.counted), "number"], [String(node.late), "number"], [String(node.refused), "number"], [String(node.clipped), "number"],
-        [String(node.counted_in), "number"], [number(node.loss, 4), "number"], [node.reason, "why"],
+        [String(node.diverged), node.diverged ? "number bad" : "number"],
+        [String(node.counted_in), "number"], [number(node.loss, 4), "number"], [clock(node.clock), "number"],
+        ...measured(node.vitals), [node.reason, "why"],
       ]));
     byId("notices").replaceChildren(...[...picture.notices].reverse().map((notice) => html("li", {}, [html("time", {}, seconds(notice.at)), notice.what])));
     if (!picture.notices.length) byId("notices").replaceChildren(html("li", {}, "nothing went wrong"));
@@ -310,6 +349,10 @@
       `${ended}${picture.planned ? ` of ${picture.planned}` : ""} rounds: ${totals.committed} committed, ${totals.degraded} degraded, ${totals.aborted} aborted`,
       `${bytes(totals.bytes)} between sites`, `view ${picture.epoch}`, seconds(picture.at),
     ];
+    const watched = [
+      [totals.diverged, "copies of models had changed"], [totals.deadlocks, "deadlocks"], [totals.stalls, "stalls"],
+    ].filter(([count]) => count).map(([count, what]) => `${count} ${what}`);
+    if (watched.length) words.push(`the watch: ${watched.join(", ")}`);
     if (totals.missed) words.push(`${totals.missed} events missed`);
     if (finished) words.push(finished.reason ? `over: ${finished.reason}` : "the run is over");
     byId("summary").replaceChildren(words.join(" · "));
@@ -319,7 +362,24 @@
   function choose(round) {
     chosenRound = round;
     drawRound();
+    drawMap();
   }
+  // A run is shown again round by round, from the one that is chosen on, or from the first.
+  let replay = null;
+  function play(on) {
+    clearInterval(replay);
+    replay = null;
+    byId("play").setAttribute("aria-pressed", String(on));
+    byId("play").replaceChildren(on ? "stop" : "replay");
+    if (!on || !picture || !picture.rounds.length) return;
+    if (chosenRound === null) choose(picture.rounds[0].round);
+    replay = setInterval(() => {
+      const next = picture.rounds[picture.rounds.indexOf(roundAt()) + 1];
+      if (!next) { play(false); return choose(null); }
+      choose(next.round);
+    }, REPLAY_MS);
+  }
+  byId("play").addEventListener("click", () => play(replay === null));
   byId("pick").addEventListener("input", (event) => choose(Number(event.target.value)));
   byId("newest").addEventListener("change", (event) => choose(event.target.checked ? null : roundAt()?.round ?? null));
   const stepRound = (step) => {

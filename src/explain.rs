@@ -213,6 +213,21 @@ pub fn trouble(event: &Event) -> Option<String> {
         Event::Stalled { domain, chain, .. } => {
             format!("work stands still in domain {domain}: {}", chain.join(", "))
         }
+        Event::ModelDiverged {
+            node,
+            model,
+            expected,
+            found,
+            ..
+        } => format!(
+            "the copy of model {model} on {node} has changed: hash {found}, expected {expected}; it reads it anew"
+        ),
+        Event::Deadlocked {
+            ring, standing_ms, ..
+        } => format!(
+            "actors wait for each other, for {standing_ms} ms already: {}",
+            ring.join(", ")
+        ),
         Event::UpdateRefused { node, reason, .. } => {
             format!("the update of {node} was refused: {reason}")
         }

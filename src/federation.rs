@@ -9,6 +9,7 @@ mod recorder;
 mod report;
 mod running;
 mod state;
+mod vitals;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};

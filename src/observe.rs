@@ -2,7 +2,8 @@
 //!
 //! [`Picture`] takes past facts, from a running federation or from `events.jsonl`, and keeps how domains, nodes, links and rounds stand. It
 //! knows no clock and does no IO, is bounded, and equal events give equal pictures. [`metrics`] writes it as OpenMetrics, [`Dashboard`] serves
-//! it over HTTP, [`report`] puts it into a page that needs neither a server nor a network, and [`trace()`] writes its rounds for a
+//! it over HTTP, [`report`] puts it into a page that needs neither a server nor a network, [`tensorboard()`] writes its rounds for
+//! TensorBoard, and [`trace()`] writes its rounds for a
 //! viewer of traces.
 
 mod fold;
@@ -11,6 +12,7 @@ mod metrics;
 mod page;
 mod picture;
 mod server;
+mod tensorboard;
 mod trace;
 
 pub use follow::Follower;
@@ -18,7 +20,8 @@ pub use metrics::metrics;
 pub use page::report;
 pub use picture::{
     Bounds, DomainPicture, LinkPicture, Mark, NodePicture, Notice, Phase, Picture, RoundPicture,
-    Span, Totals,
+    Span, Totals, VitalsPicture,
 };
 pub use server::{Dashboard, DashboardError, Feed};
+pub use tensorboard::tensorboard;
 pub use trace::trace;

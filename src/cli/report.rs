@@ -10,7 +10,7 @@ use super::status::run_folder;
 use super::{Common, Exit, Format};
 use tombolo::explain::ExplainError;
 use tombolo::federation::StateFolder;
-use tombolo::observe::{Bounds, Picture, report};
+use tombolo::observe::{Bounds, Picture, report, tensorboard};
 
 /// The file's name in the run's folder, unless told otherwise.
 const NAME: &str = "report.html";
@@ -20,10 +20,19 @@ const NAME: &str = "report.html";
 pub struct Report {
     /// The state folder of the run, and those of its other sites if they are at hand; default: the one of --state, or ./state.
     folders: Vec<PathBuf>,
-    /// Where to write; default: report.html in the first folder.
+    /// Where to write; default: report.html in the first folder, or with --tensorboard the folder tensorboard in it.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Write loss, accuracy, norm, bytes and time of each round for TensorBoard instead: an event file in a folder for `tensorboard --logdir`.
+    #[arg(long)]
+    tensorboard: bool,
 }
+
+/// The folder for TensorBoard in the run's, unless told otherwise.
+const TENSORBOARD: &str = "tensorboard";
+
+/// A name that TensorBoard takes for an event file. The same each time: a newer report takes the place of the one before.
+const EVENT_FILE: &str = "events.out.tfevents.0.tombolo";
 
 impl Report {
     /// Reads the record and writes the file.
@@ -36,8 +45,23 @@ impl Report {
                 return Exit::Failed;
             }
         };
-        let out = self.out.clone().unwrap_or_else(|| folders[0].join(NAME));
-        if let Err(error) = std::fs::write(&out, report(&picture)) {
+        let (out, written) = match self.tensorboard {
+            false => {
+                let out = self.out.clone().unwrap_or_else(|| folders[0].join(NAME));
+                let written = std::fs::write(&out, report(&picture));
+                (out, written)
+            }
+            true => {
+                let logs = self.out.clone();
+                let logs = logs.unwrap_or_else(|| folders[0].join(TENSORBOARD));
+                let out = logs.join(EVENT_FILE);
+                let file = tensorboard(&picture, began(&folders[0], picture.at));
+                let written = std::fs::create_dir_all(&logs);
+                let written = written.and_then(|()| std::fs::write(&out, file));
+                (out, written)
+            }
+        };
+        if let Err(error) = written {
             let message = format!(
                 "cannot write {}: {error}; name another file with --out",
                 out.display()
@@ -69,6 +93,14 @@ pub fn write_trace_of(out: Option<&Path>, folder: PathBuf, exit: Exit) -> Exit {
         },
         _ => exit,
     }
+}
+
+/// When the run began, in seconds since 1970, as far as its record tells: it was written last at its last event.
+fn began(folder: &Path, lasted: f64) -> f64 {
+    let written = std::fs::metadata(folder.join("events.jsonl"));
+    let written = written.and_then(|about| about.modified()).ok();
+    let since = written.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+    since.map_or(0.0, |since| (since.as_secs_f64() - lasted).max(0.0))
 }
 
 /// Writes the rounds of a picture as a Chrome trace; what goes wrong is said, and the exit is that of the run otherwise.

@@ -214,6 +214,29 @@ fn about(event: &Event, node: &NodeId) -> Option<String> {
                 "round {round}: its update for round {trained_for} is {staleness} versions old, too many"
             ),
         ),
+        Event::ModelDiverged {
+            node,
+            round,
+            model,
+            expected,
+            found,
+        } => (
+            node,
+            format!(
+                "round {round}: its copy of model {model} had changed: hash {found}, expected {expected}; it read it anew. If that comes again, test its memory"
+            ),
+        ),
+        Event::Deadlocked {
+            node,
+            ring,
+            standing_ms,
+        } => (
+            node,
+            format!(
+                "its actors waited for each other, for {standing_ms} ms already: {}; start it anew",
+                ring.join(", ")
+            ),
+        ),
         Event::ModelHealed { node, round, .. } => {
             (node, format!("was behind, and has healed model {round}"))
         }

@@ -471,3 +471,47 @@ fn updates_that_are_made_shorter_in_every_round_do_not_hide_what_went_wrong() {
         "{after}"
     );
 }
+
+#[test]
+fn a_node_tells_of_its_copy_that_changed_and_of_its_actors_that_waited_for_each_other() {
+    let events = vec![
+        (1.0, opened(ROUND, &["hq/a", "hq/b"])),
+        (
+            1.5,
+            Event::ModelDiverged {
+                node: n("hq/a"),
+                round: ROUND,
+                model: ROUND - 1,
+                expected: Hash([1; 32]),
+                found: Hash([2; 32]),
+            },
+        ),
+        (
+            9.0,
+            Event::Deadlocked {
+                node: n("hq/a"),
+                ring: vec!["x waits for y".to_owned()],
+                standing_ms: 2500,
+            },
+        ),
+    ];
+    let story = node(chronicle(events.clone()), &n("hq/a")).unwrap();
+    let said: Vec<&str> = story.incidents.iter().map(|it| &*it.what).collect();
+    let [changed, waited] = said[..] else {
+        panic!("{said:#?}")
+    };
+    assert!(
+        changed.starts_with("round 3: its copy of model 2 had changed: hash 0202"),
+        "{changed}"
+    );
+    assert!(
+        changed.contains("expected 0101") && changed.contains("test its memory"),
+        "{changed}"
+    );
+    assert!(
+        waited.contains("for 2500 ms already: x waits for y; start it anew"),
+        "{waited}"
+    );
+    let other = node(chronicle(events), &n("hq/b")).unwrap();
+    assert_eq!(other.incidents, []);
+}

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
 
+use super::vitals;
 use super::waiting::Clock;
 use super::{FederationError, Ledger, Paths, Recorders, Report, StateFolder, Waiting};
 use crate::control::Control;
+use crate::identity::show::show_node;
 use crate::world::World;
 use tombolo_actors::crew::{Crew, Farewell};
 pub use tombolo_actors::node::DEPARTED;
@@ -170,6 +172,9 @@ impl Running {
         self.all_events = None;
         let mut watch = std::pin::pin!(waiting.watch(sink.as_ref()));
         let mut measure = std::pin::pin!(self.paths.watch(&self.clock, sink.as_ref()));
+        let plan = self.plan.clone();
+        let left = |node: &NodeId| certificate_s(&plan, node);
+        let mut feel = std::pin::pin!(vitals::watch(&self.crews, &left, sink.as_ref()));
         let ledger = self.ledger.clone();
         let mut stopping = None;
         let mut left: Vec<_> = self.crews.values().map(|crew| crew.left.clone()).collect();
@@ -206,6 +211,7 @@ impl Running {
                 }
                 never = &mut watch => match never {},
                 never = &mut measure => match never {},
+                never = &mut feel => match never {},
                 why = &mut interrupt, if stopping.is_none() => {
                     stopping = Some(why);
                     if hosts_coordinator {
@@ -300,6 +306,12 @@ async fn all_within<F: Future>(limit: Duration, waits: impl Iterator<Item = F>) 
         }
     };
     tokio::time::timeout(limit, all).await.is_ok()
+}
+
+/// For how many seconds a node's certificate is good.
+fn certificate_s(plan: &Plan, node: &NodeId) -> u64 {
+    let now = crate::world::unix_now();
+    show_node(plan, node, now).map_or(0, |entry| entry.remaining_s)
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::picture::{ClockPicture, MARKS_MAX, Mark, Notice, Phase, Picture, RoundPicture, Span};
+use super::picture::{
+    ClockPicture, MARKS_MAX, Mark, Notice, Phase, Picture, RoundPicture, Span, VitalsPicture,
+};
 use crate::control::LinkState;
 use crate::explain::{Course, Past, between, limit, trouble};
 use tombolo_core::event::{ClockOffset, Event, Measured, RoundRecord, RoundState};
@@ -79,7 +81,15 @@ impl Picture {
             }
             Event::Round(record) if record.state != RoundState::Committed => {
                 let word = crate::federation::state_word(record.state);
-                Some(format!("round {} {word}: {}", record.round, record.reason))
+                let late: Vec<&str> = record.late.iter().map(NodeId::as_str).collect();
+                let without = match late.is_empty() || !record.is_committed() {
+                    true => String::new(),
+                    false => format!("; without {}", late.join(", ")),
+                };
+                Some(format!(
+                    "round {} {word}: {}{without}",
+                    record.round, record.reason
+                ))
             }
             Event::RoundResumed { round, .. } => Some(format!(
                 "the coordinator was started anew and goes on with round {round}"
@@ -163,6 +173,17 @@ impl Picture {
                     let missing = wait.missing.iter().map(|missing| &missing.node);
                     let missing: Vec<&str> = missing.map(NodeId::as_str).collect();
                     node.reason = clip(format!("waits for {}", missing.join(", ")));
+                }
+            }
+            Event::NodeMeasured(vitals) => {
+                if let Some(node) = self.node(&vitals.node) {
+                    node.vitals = Some(VitalsPicture {
+                        memory: vitals.memory,
+                        queued: vitals.queued,
+                        unacknowledged: vitals.unacknowledged,
+                        unacknowledged_bytes: vitals.unacknowledged_bytes,
+                        certificate_s: vitals.certificate_s,
+                    });
                 }
             }
             Event::GaveUp { node, reason } => {
@@ -254,6 +275,25 @@ impl Picture {
                 self.step(node, *round, Phase::Refused, |_, _| {});
                 if let Some(node) = self.node(node) {
                     node.reason = clip(format!("its update was refused: {reason}"));
+                }
+            }
+            Event::ModelDiverged {
+                node, round, model, ..
+            } => {
+                self.totals.diverged += 1;
+                let reason = format!(
+                    "round {round}: its copy of model {model} had changed, and was read anew"
+                );
+                if let Some(node) = self.node(node) {
+                    node.diverged += 1;
+                    node.reason = clip(reason);
+                }
+            }
+            Event::Deadlocked { node, ring, .. } => {
+                self.totals.deadlocks += 1;
+                let reason = format!("its actors wait for each other: {}", ring.join(", "));
+                if let Some(node) = self.node(node) {
+                    node.reason = clip(reason);
                 }
             }
             Event::UpdateClipped { node, .. } => {
@@ -403,6 +443,10 @@ impl Picture {
                 }
             }
             Event::ContributionsFolded { round } => self.mark(*round, "folded"),
+            Event::Stalled { round, domain, .. } => {
+                self.totals.stalls += 1;
+                self.mark(*round, &format!("{domain} stands still"));
+            }
             Event::DomainDropped {
                 round,
                 domain,
@@ -513,6 +557,7 @@ impl Picture {
                 .map(|(node, why)| (node.clone(), clip(why.as_str())))
                 .collect();
             (open.loss, open.accuracy) = (finite(record.loss), finite(record.accuracy));
+            open.weight_norm = finite(record.weight_norm);
             (open.bytes, open.bytes_down, open.bytes_up) =
                 (record.bytes, record.bytes_down, record.bytes_up);
         }
@@ -661,6 +706,7 @@ impl RoundPicture {
             refused: Vec::new(),
             loss: None,
             accuracy: None,
+            weight_norm: None,
             bytes: 0,
             bytes_down: 0,
             bytes_up: 0,

@@ -11,7 +11,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncod
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use super::picture::{LinkPicture, NodePicture, Picture};
+use super::picture::{LinkPicture, NodePicture, Picture, VitalsPicture};
 use crate::control::LinkState;
 use tombolo_core::ids::NodeId;
 use tombolo_core::membership::State;
@@ -204,6 +204,14 @@ impl Page<'_, '_> {
             "events that were missed",
             totals.missed,
         )?;
+        let seen = [
+            ("model-diverged", totals.diverged),
+            ("deadlock", totals.deadlocks),
+            ("stall", totals.stalls),
+        ];
+        let seen = seen.map(|(what, count)| ([("what", what)], count));
+        let help = "what the watch has seen: copies of models that changed, actors that wait for each other, collectives without progress";
+        self.counters("tombolo_watch", help, seen)?;
         let help = "actors that panicked and were rebuilt";
         self.counter("tombolo_actor_restarts", help, totals.restarts)?;
         let states = [
@@ -253,6 +261,28 @@ impl Page<'_, '_> {
             "the loss of a node's last training, its own word",
             losses,
         )?;
+        let vitals = |value: fn(&VitalsPicture) -> u64| {
+            let told = nodes.iter();
+            told.filter_map(move |(node, picture)| {
+                let vitals = picture.vitals.as_ref()?;
+                Some(([("node", node.as_str())], value(vitals) as f64))
+            })
+        };
+        self.gauges(
+            "tombolo_node_memory_bytes",
+            "memory of a node's process",
+            vitals(|vitals| vitals.memory),
+        )?;
+        let help = "messages in the longest queue of a node's actors, which takes 1024";
+        self.gauges("tombolo_node_queued", help, vitals(|vitals| vitals.queued))?;
+        let help = "bytes that a node keeps for the peer that is furthest behind";
+        let behind = vitals(|vitals| vitals.unacknowledged_bytes);
+        self.gauges("tombolo_node_unacknowledged_bytes", help, behind)?;
+        self.gauges(
+            "tombolo_node_certificate_seconds",
+            "how long a node's certificate is still good",
+            vitals(|vitals| vitals.certificate_s),
+        )?;
         let outcomes = nodes.iter().flat_map(|(node, picture)| {
             let counts = [
                 ("counted", picture.counted),
@@ -260,6 +290,7 @@ impl Page<'_, '_> {
                 ("refused", picture.refused),
                 ("clipped", picture.clipped),
                 ("failed", picture.failed),
+                ("diverged", picture.diverged),
             ];
             counts.map(|(outcome, count)| ([("node", node.as_str()), ("outcome", outcome)], count))
         });
@@ -324,7 +355,7 @@ mod tests {
     use super::super::picture::Bounds;
     use super::*;
     use crate::explain::Past;
-    use tombolo_core::event::{Event, Measured};
+    use tombolo_core::event::{Event, Measured, Vitals};
     use tombolo_core::view::{Out, View};
 
     fn n(name: &str) -> NodeId {
@@ -427,6 +458,92 @@ mod tests {
         }
     }
 
+    /// Everything that may be told is told.
+    fn whole() -> BTreeMap<String, f64> {
+        let mut picture = started(["hq/gate".to_owned(), "plant/c".to_owned()]);
+        for event in [
+            Event::UpdateExported {
+                node: n("plant/c"),
+                round: 1,
+                samples: 5,
+                loss: 0.5,
+            },
+            Event::LinkMeasured(Measured {
+                node: n("plant/c"),
+                peer: n("hq/gate"),
+                round_trip_ms: Some(1.0),
+                heartbeat_loss: 0.5,
+                sent: 3,
+                received: 4,
+            }),
+            Event::LateAnswered {
+                round: 1,
+                from: "plant/c".to_owned(),
+            },
+            Event::NodeMeasured(Vitals {
+                node: n("plant/c"),
+                memory: 1,
+                queued: 2,
+                unacknowledged: 3,
+                unacknowledged_bytes: 4,
+                certificate_s: 5,
+            }),
+            Event::Round(serde_json::from_str(ENDED).unwrap()),
+        ] {
+            apply(&mut picture, event);
+        }
+        scrape(picture)
+    }
+
+    const ENDED: &str = r#"{"round":1,"epoch":1,"state":"committed","counted":["plant/c"],"late":[],"accuracy":0.5,"loss":1,"weight_norm":1,
+        "bytes":1,"bytes_down":1,"bytes_up":1,"model_hash":"0000000000000000000000000000000000000000000000000000000000000000","elapsed_s":1}"#;
+
+    /// The names in a query, and the labels that it groups, chooses or shows by.
+    fn named(query: &str) -> (Vec<&str>, Vec<&str>) {
+        let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        let words = query.split(|letter| !is_name(letter));
+        let metrics = words.filter(|word| word.starts_with("tombolo_")).collect();
+        let grouped = query.split("by (").skip(1);
+        let grouped = grouped.flat_map(|rest| rest.split(')').next().unwrap().split(','));
+        let chosen = query.split('{').skip(1).map(|rest| {
+            let label = rest.trim_start_matches('{');
+            label.split(|letter| !is_name(letter)).next().unwrap()
+        });
+        (metrics, grouped.map(str::trim).chain(chosen).collect())
+    }
+
+    /// The dashboard for Grafana asks for nothing that is not told.
+    #[test]
+    fn every_query_of_the_dashboard_names_a_metric_and_labels_that_are_told() {
+        let series = whole();
+        let dashboard = include_str!("../../dashboard/grafana.json");
+        let dashboard: serde_json::Value = serde_json::from_str(dashboard).unwrap();
+        let mut queries = 0;
+        for panel in dashboard["panels"].as_array().unwrap() {
+            for target in panel["targets"].as_array().unwrap() {
+                let (query, legend) = (&target["expr"], &target["legendFormat"]);
+                let (query, legend) = (query.as_str().unwrap(), legend.as_str().unwrap());
+                queries += 1;
+                let (metrics, mut labels) = named(query);
+                labels.extend(named(legend).1);
+                assert_eq!(metrics.len(), 1, "{query}");
+                let of_metric: Vec<&String> = series
+                    .keys()
+                    .filter(|name| name.split('{').next() == Some(metrics[0]))
+                    .collect();
+                assert!(!of_metric.is_empty(), "nobody tells {query}");
+                for label in labels.iter().filter(|label| !label.is_empty()) {
+                    let told = |name: &&String| name.contains(&format!("{label}=\""));
+                    assert!(
+                        of_metric.iter().all(|name| told(&name)),
+                        "{query} {legend}: {label}"
+                    );
+                }
+            }
+        }
+        assert!(queries > 20, "{queries}");
+    }
+
     /// "Per-node series end with the node or are capped; scrape time is bounded." client_golang#296, cadence#5398
     #[test]
     fn series_end_with_their_node_and_are_never_too_many() {
@@ -437,7 +554,7 @@ mod tests {
         let nodes = |count: usize| (0..count).map(|node| format!("d{node}/n"));
         let small = scrape(started(nodes(10)));
         let per_node = count(&small) / 10;
-        assert_eq!(per_node, 7);
+        assert_eq!(per_node, 8);
         let mut picture = started(nodes(1_000));
         assert_eq!(count(&scrape(picture.clone())), 1_000 * per_node);
         let view = View {

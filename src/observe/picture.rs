@@ -160,12 +160,16 @@ pub struct NodePicture {
     pub clipped: u64,
     /// Trainings that failed.
     pub failed: u64,
+    /// How often its copy of a model was not that model any more.
+    pub diverged: u64,
     /// The loss of its last training, its own word.
     pub loss: Option<f64>,
     /// The rows of its last training, its own word.
     pub samples: u64,
     /// How its process's clock lies to the coordinator's; none if they are one, or nobody has said.
     pub clock: Option<ClockPicture>,
+    /// How it does, if it has said so.
+    pub vitals: Option<VitalsPicture>,
 }
 
 /// How one clock lies to another. Clocks count from the start of their process.
@@ -175,6 +179,21 @@ pub struct ClockPicture {
     pub offset_ms: Option<f64>,
     /// It is off by no more.
     pub bound_ms: f64,
+}
+
+/// How a node does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct VitalsPicture {
+    /// Bytes of memory that its process has.
+    pub memory: u64,
+    /// Messages in the longest queue of its actors.
+    pub queued: u64,
+    /// Messages that wait for a peer's acknowledgement, of the link with the most.
+    pub unacknowledged: u64,
+    /// Their bytes.
+    pub unacknowledged_bytes: u64,
+    /// Seconds that its certificate is still good for.
+    pub certificate_s: u64,
 }
 
 /// A link between two sites.
@@ -229,6 +248,8 @@ pub struct RoundPicture {
     pub loss: Option<f64>,
     /// The model on the test rows.
     pub accuracy: Option<f64>,
+    /// L2 norm of the model.
+    pub weight_norm: Option<f64>,
     /// UDP payload between sites, both ways.
     pub bytes: u64,
     /// The part of it that the coordinator sent.
@@ -296,6 +317,12 @@ pub struct Totals {
     pub bytes_up: u64,
     /// UDP payload between sites in rounds that ended, both ways, whoever sent it.
     pub bytes: u64,
+    /// Copies of models on nodes that were not those models any more.
+    pub diverged: u64,
+    /// Rings of actors that waited for each other.
+    pub deadlocks: u64,
+    /// Collectives that made no progress.
+    pub stalls: u64,
     /// Actors that panicked and were rebuilt.
     pub restarts: u64,
     /// What arrived and counts for nothing, or not in full: how often, by reason.
@@ -425,9 +452,11 @@ impl NodePicture {
             refused: 0,
             clipped: 0,
             failed: 0,
+            diverged: 0,
             loss: None,
             samples: 0,
             clock: None,
+            vitals: None,
         }
     }
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::control::RoundMode;
 use crate::observe::Bounds;
 use crate::simulation::{Simulation, crash, millis, restart, secs};
-use tombolo_core::event::{Finished, Objection};
+use tombolo_core::event::{Finished, Objection, Vitals};
 use tombolo_core::ids::DomainId;
 use tombolo_core::tensor::Hash;
 
@@ -424,6 +424,79 @@ fn a_link_shows_what_both_of_its_ends_say() {
         LinkState::Lost,
         "a packet that was counted is no sign of life"
     );
+}
+
+/// What the watch names is counted, stands beside its node, and is told.
+#[test]
+fn a_copy_that_changed_a_deadlock_and_a_stall_are_shown_with_their_node() {
+    let picture = picture(vec![
+        (1.0, opened(4, &["hq/a", "plant/c"])),
+        (
+            1.1,
+            Event::ModelDiverged {
+                node: n("plant/c"),
+                round: 4,
+                model: 3,
+                expected: Hash([1; 32]),
+                found: Hash([2; 32]),
+            },
+        ),
+        (
+            1.2,
+            Event::Deadlocked {
+                node: n("hq/a"),
+                ring: vec!["x waits for y".to_owned(), "y waits for x".to_owned()],
+                standing_ms: 2500,
+            },
+        ),
+        (
+            1.3,
+            Event::Stalled {
+                round: 4,
+                domain: d("plant"),
+                chain: vec!["plant/c is to fold slices 1".to_owned()],
+            },
+        ),
+    ]);
+    let totals = &picture.totals;
+    let counts = (totals.diverged, totals.deadlocks, totals.stalls);
+    assert_eq!(counts, (1, 1, 1));
+    let node = &picture.nodes[&n("plant/c")];
+    assert_eq!(node.diverged, 1);
+    assert_eq!(
+        node.reason,
+        "round 4: its copy of model 3 had changed, and was read anew"
+    );
+    let reason = &picture.nodes[&n("hq/a")].reason;
+    assert!(reason.contains("x waits for y, y waits for x"), "{reason}");
+    assert_eq!(picture.rounds[0].marks[0].what, "plant stands still");
+    let told: Vec<&str> = picture.notices.iter().map(|it| &*it.what).collect();
+    for (told, words) in told.iter().zip([
+        ["the copy of model 3 on plant/c has changed", "0202"],
+        ["actors wait for each other, for 2500 ms", "y waits for x"],
+        ["work stands still in domain plant", "plant/c is to fold"],
+    ]) {
+        assert!(words.iter().all(|word| told.contains(word)), "{told}");
+    }
+    assert_eq!(told.len(), 3);
+}
+
+#[test]
+fn how_a_node_does_is_what_it_said_last() {
+    let said = |memory| {
+        Event::NodeMeasured(Vitals {
+            node: n("hq/a"),
+            memory,
+            queued: 3,
+            unacknowledged: 2,
+            unacknowledged_bytes: 900,
+            certificate_s: 60,
+        })
+    };
+    let picture = picture(vec![(1.0, said(5)), (2.0, said(7))]);
+    let vitals = picture.nodes[&n("hq/a")].vitals.unwrap();
+    assert_eq!((vitals.memory, vitals.unacknowledged_bytes), (7, 900));
+    assert_eq!((vitals.queued, vitals.certificate_s), (3, 60));
 }
 
 #[test]
