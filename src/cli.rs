@@ -27,6 +27,7 @@ mod check;
 mod checkpoint;
 mod dashboard;
 mod explain;
+mod logs;
 mod new;
 mod node;
 mod output;
@@ -183,16 +184,14 @@ pub fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return misunderstood(&error),
     };
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TOMBOLO_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
     let common = Common {
         state: arguments.state,
         format: arguments.format,
     };
+    if let Err(message) = logs::init() {
+        output::fail(&common, &message);
+        return Exit::Usage.into();
+    }
     let exit = match arguments.command {
         Command::Run(command) => command.run(&common),
         Command::Node(command) => command.run(&common),
@@ -212,6 +211,7 @@ pub fn main() -> ExitCode {
         Command::Schema(command) => command.run(),
         Command::New(command) => command.run(&common),
     };
+    logs::flush();
     exit.into()
 }
 
