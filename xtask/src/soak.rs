@@ -6,10 +6,13 @@
 //! What runs other programs beside Tombolo is no test, and stands in a list of its own.
 
 mod candle;
+mod page;
 mod peers;
 mod results;
 mod rivals;
 mod serializers;
+mod tools;
+mod webdriver;
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -95,6 +98,14 @@ const PROOFS: &[Proof] = &[
         target: &["--test", "scale"],
         test: "a_large_federation_goes_round_for_a_virtual_minute",
         variables: &[("TOMBOLO_NODES", "1000")],
+        profiles: Profiles::Release,
+    },
+    Proof {
+        name: "seeing",
+        shows: "What it costs to see a federation: the processor time of telling beside that of the rounds of the same run, the page's picture and a scrape of many simulated nodes, and how late an event is at a page.",
+        target: &["--test", "seeing"],
+        test: "",
+        variables: &[("TOMBOLO_NODES", "200"), ("TOMBOLO_ROUNDS", "50")],
         profiles: Profiles::Release,
     },
     Proof {
@@ -196,6 +207,20 @@ const COMPARISONS: &[Comparison] = &[
         variables: rivals::VARIABLES,
         prepare: rivals::prepare,
         lines: rivals::lines,
+    },
+    Comparison {
+        name: "page",
+        shows: "The page in headless Chromium: nine processes at three sites train, one is killed, and the page shows its state, why, and the round that closed without it; then by keyboard, dark, narrow, and with many nodes. [Pictures](images/).",
+        variables: page::VARIABLES,
+        prepare: page::prepare,
+        lines: page::lines,
+    },
+    Comparison {
+        name: "tools",
+        shows: "What is written for other programs, read by them: `/metrics` by the OpenMetrics parser of Prometheus' Python client, the event file by TensorBoard's own reader.",
+        variables: tools::VARIABLES,
+        prepare: tools::prepare,
+        lines: tools::lines,
     },
     Comparison {
         name: "serializers",
