@@ -347,8 +347,9 @@ pub enum Message {
         Vec<String>,
         Reply<Result<(), CheckpointError>>,
     ),
-    /// What the ends of rounds from that one on add to the record; of some rounds at most, in order.
+    /// What the ends of these rounds, first and last, add to the record; of some of them at most, in order.
     Leaves(
+        Round,
         Round,
         Reply<Result<Vec<(Round, Vec<String>)>, CheckpointError>>,
     ),
@@ -445,8 +446,9 @@ impl Actor for Checkpoint {
                 let job = move |store: &Store| store.commit(&layout, &state);
                 self.run(cx, bytes, reply, job, move |store| store.retain(round));
             }
-            Message::Leaves(from, reply) => {
-                self.run(cx, 0, reply, move |store| store.leaves(from), |_| {});
+            Message::Leaves(first, last, reply) => {
+                let job = move |store: &Store| store.leaves(first, last);
+                self.run(cx, 0, reply, job, |_| {});
             }
             Message::Abort(record, tally, leaves, reply) => {
                 let round = record.round;

@@ -84,6 +84,8 @@ pub struct Record {
     run: Hash,
     /// The head before the newest one.
     size_before: u64,
+    /// The last round whose end is known.
+    wanted: Round,
     /// What is appended one by one, and the rounds at whose ends.
     queue: VecDeque<(Round, Vec<String>)>,
     gateways: Vec<NodeId>,
@@ -104,6 +106,7 @@ impl Record {
             certificates: Certificates::new(),
             run: Hash::default(),
             size_before: 0,
+            wanted: 0,
             queue: VecDeque::new(),
             gateways: Vec::new(),
             standing: None,
@@ -372,11 +375,12 @@ impl Record {
         }
         let checkpoint = self.setup.checkpoint.clone();
         let read = async move {
-            let question = |reply| checkpoint::Message::Leaves(from, reply);
+            let question = |reply| checkpoint::Message::Leaves(from, round, reply);
             checkpoint.ask_again(ASKS_MAX, question).await
         };
         pause(cx, read, move |record, read, cx| match read {
             Ok(Ok(rounds)) if rounds.first().is_some_and(|(first, _)| *first == from) => {
+                record.wanted = round;
                 record.queue.extend(rounds);
                 record.next(cx);
             }
@@ -388,6 +392,7 @@ impl Record {
 
     /// Nothing can be appended now. At the next round's end it is tried again.
     fn stop(&mut self, reason: String) {
+        self.wanted = 0;
         self.queue.clear();
         if let Some(standing) = self.standing.take() {
             standing.send(Err(reason.clone()));
@@ -398,6 +403,10 @@ impl Record {
     /// Appends what is queued, one piece after another, each under a head of its own.
     fn next(&mut self, cx: &mut Cx<Self>) {
         let Some((round, mut lines)) = self.queue.pop_front() else {
+            let wanted = self.wanted;
+            if self.damage.is_none() && self.keeper.account().round() < wanted {
+                return self.pull(cx, wanted);
+            }
             if let Some(standing) = self.standing.take() {
                 let told = self.told();
                 standing.send(match &self.damage {

@@ -4,4 +4,5 @@
 
 mod disk;
 mod handshake;
+mod record;
 mod world;

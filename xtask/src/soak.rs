@@ -109,6 +109,14 @@ const PROOFS: &[Proof] = &[
         profiles: Profiles::Release,
     },
     Proof {
+        name: "record",
+        shows: "A record of a million leaves with real keys: every leaf, the root and the signatures of one copy, from disk.",
+        target: &["--test", "identity"],
+        test: "record::a_long_record_of_two_domains_is_verified",
+        variables: &[("TOMBOLO_LEAVES", "1000000")],
+        profiles: Profiles::Release,
+    },
+    Proof {
         name: "sends",
         shows: "The share of contributions that fail when each send of one fails at random, with the ladder's retries and without.",
         target: &["--test", "sim"],

@@ -293,15 +293,16 @@ impl Store {
         }
     }
 
-    /// What the ends of rounds from that one on add to the record. Of a round that ended while none was kept, that it did.
+    /// What the ends of these rounds add to the record, of as many as are read at once. Of a round that ended while none was kept, that it did.
     ///
     /// # Errors
     /// A round's record cannot be read.
-    pub fn leaves(&self, from: Round) -> Result<Vec<(Round, Vec<String>)>, CheckpointError> {
-        let mut rounds = self.recorded()?.rounds;
-        rounds.retain(|round| *round >= from);
-        let first = rounds.into_iter().take(ROUNDS_AT_ONCE);
-        let leaves = first.map(|round| {
+    pub fn leaves(
+        &self,
+        first: Round,
+        last: Round,
+    ) -> Result<Vec<(Round, Vec<String>)>, CheckpointError> {
+        let leaves = (first..=last).take(ROUNDS_AT_ONCE).map(|round| {
             let found = self.record(round)?;
             let unrecorded = Leaf::Unrecorded {
                 round,
