@@ -128,7 +128,7 @@ fn keep(folders: [&Path; 2], identities: [&Arc<dyn Identity>; 2], leaves: u64) {
     };
     all.push(Leaf::Membership { view });
     let members = |domain: &DomainId| ["gate", "a"].map(|name| NodeId::new(domain, name).unwrap());
-    for round in 1.. {
+    for round in 1_u64.. {
         if all.len() as u64 >= leaves {
             break;
         }
