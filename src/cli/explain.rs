@@ -180,6 +180,9 @@ fn show_round(story: &explain::RoundStory) {
     if !story.steps.is_empty() {
         say!("{table}");
     }
+    for (node, why) in &story.out {
+        say!("not asked: {node}: {why}");
+    }
     for stall in &story.stalls {
         say!("no progress: {stall}");
     }

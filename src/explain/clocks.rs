@@ -5,7 +5,7 @@
 //! much. A clock that nobody beside the coordinator has seen is reached over others; bounds add up on the way.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use tombolo_core::clock::RATE_MAX;
 use tombolo_core::event::Event;
@@ -133,13 +133,16 @@ impl Survey {
                 edges.push((own, other, sights));
             }
         }
-        let reference = clocks.iter().position(|clock| clock.coordinates);
+        let repeats = repeats(&clocks);
+        let is_one =
+            |(index, clock): (usize, &Clock)| clock.coordinates && !repeats.contains(&index);
+        let reference = clocks.iter().enumerate().position(is_one);
         let mut ways: Vec<Way> = (0..count).map(|_| Way::Lost).collect();
         if let Some(way) = ways.get_mut(reference.unwrap_or(0)) {
             *way = Way::Reference;
         }
         find(&mut ways, edges, reference.unwrap_or(0));
-        repeat(&mut ways, &clocks);
+        repeats.iter().for_each(|clock| ways[*clock] = Way::Twice);
         follow(&mut ways, &clocks, &by_source);
         let mut placed = Clocks {
             ways,
@@ -214,16 +217,13 @@ fn find(ways: &mut [Way], edges: Vec<(usize, usize, Vec<Sight>)>, reference: usi
 }
 
 /// A node that becomes coordinator writes the run's record beside its own: what is told twice counts once.
-fn repeat(ways: &mut [Way], clocks: &[Clock]) {
-    for (index, clock) in clocks.iter().enumerate() {
-        let Some(first) = clock.openings.first().filter(|_| clock.nodes.is_empty()) else {
-            continue;
-        };
+fn repeats(clocks: &[Clock]) -> BTreeSet<usize> {
+    let repeats = clocks.iter().enumerate().filter(|(_, clock)| {
+        let first = clock.openings.first().filter(|_| clock.nodes.is_empty());
         let mut others = clocks.iter().filter(|other| !other.nodes.is_empty());
-        if others.any(|other| other.openings.contains(first)) {
-            ways[index] = Way::Twice;
-        }
-    }
+        first.is_some_and(|first| others.any(|other| other.openings.contains(first)))
+    });
+    repeats.map(|(index, _)| index).collect()
 }
 
 /// Lives that nobody has seen stand behind the ones before them.
@@ -455,9 +455,10 @@ mod tests {
             past(11.0, began(1)),
         ];
         let clocks = survey(&[hq, plant.clone()]);
-        // 11.0 here is 10.7 at the gateway, which is 10.2 at the coordinator: 0.2 s after its sight.
+        // 11.0 here is 10.7 at the gateway, which is 10.2 at the coordinator: 0.2 s after its sight. What was recorded first was 0.5 here, which
+        // is 0.3 s before the coordinator's clock began.
         let place = clocks.place(1, &plant[2]).unwrap();
-        close(place, 10.2, 200e-6 + 100e-6 + 0.2 * RATE_MAX + QUANTUM_S);
+        close(place, 10.5, 200e-6 + 100e-6 + 0.2 * RATE_MAX + QUANTUM_S);
         assert_eq!(clocks.bounds().len(), 2);
         // As far from both sights as it gets: at its start.
         let widest = clocks.bounds()[&n("plant/c")].unwrap();

@@ -94,11 +94,6 @@ impl<I: Iterator<Item = Past>> Merged<I> {
         merged
     }
 
-    /// How many records there are.
-    pub fn count(&self) -> usize {
-        self.records.len()
-    }
-
     /// How the clocks of the records lie to each other.
     pub fn clocks(&self) -> &Clocks {
         &self.clocks

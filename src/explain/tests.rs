@@ -208,7 +208,7 @@ fn who_never_answers_is_told_to_train_still() {
     let story = round(chronicle(events), ROUND).unwrap();
     assert_eq!(
         story.nodes[1].why,
-        "it began to train after 0.1 s and had not ended when the round closed"
+        "it began to train after 0.1 s and had not ended when the round closed; the others train for 0.5 s"
     );
 }
 

@@ -1,13 +1,14 @@
 //! `--dashboard` and `report`: a real run, its page over real HTTP, and who is refused.
 
-use std::io::{Read, Write};
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::fixture::{Process, Workspace, pinned};
+use crate::fixture::{Process, Workspace, kill, pinned, process_of};
 
 /// Only failures wait so long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -241,6 +242,115 @@ fn a_page_is_served_on_this_machine_only() {
         refused.errors().contains("cannot serve the page on"),
         "{}",
         refused.errors()
+    );
+}
+
+/// Three sites of three, each node a process. One is killed: what the stream of events tells first, the picture shows by the time that anybody
+/// can ask for it, and within two seconds of the run's own clock the round has closed without it or goes on without it.
+#[test]
+fn a_killed_node_is_shown_with_its_reason_and_the_round_that_closed_without_it() {
+    let quick = "\n[heartbeat]\nevery = \"100ms\"\nretry = [\"50ms\", \"50ms\", \"50ms\"]\n";
+    let topology = pinned(999_999).replace("quorum = \"all\"", "grace = \"100ms\"") + quick;
+    let workspace = Workspace::new(&topology);
+    let mut shown = Shown::start(&workspace, "run --processes topology.toml");
+    shown.run.until_rounds(1);
+    let mut events = BufReader::new(shown.request("/events", &shown.bearer()));
+    kill(process_of(&workspace, "plant/d"), Signal::KILL);
+    let mut next = |wanted: &dyn Fn(&Value) -> bool| {
+        loop {
+            let mut line = String::new();
+            assert!(events.read_line(&mut line).unwrap() > 0, "the stream ended");
+            let Some(data) = line.strip_prefix("data: ") else {
+                continue;
+            };
+            let past: Value = serde_json::from_str(data).unwrap();
+            if wanted(&past) {
+                return past;
+            }
+        }
+    };
+    // The coordinator's process is not the one that sees it: it is told.
+    let heard = next(&|past| {
+        past["event"] == "standing_changed"
+            && past["node"] == "plant/d"
+            && past["state"] != "active"
+    });
+    let state = shown.state();
+    let node = &state["nodes"]["plant/d"];
+    assert_ne!(node["state"], "active", "{heard} {node}");
+    let reason = node["reason"].as_str().unwrap();
+    assert!(
+        reason.contains("no sign of life") || reason.contains("evicted"),
+        "{node}"
+    );
+    let since = node["since"].as_f64().unwrap() - heard["at"].as_f64().unwrap();
+    assert!(since.abs() < 2.0, "{heard} {node}");
+    let without = |past: &Value| {
+        let names = |list: &str| {
+            past[list]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|node| node == "plant/d")
+        };
+        past["event"] == "round" && names("late") && !names("counted")
+    };
+    let closed = next(&without);
+    let state = shown.state();
+    let rounds = state["rounds"].as_array().unwrap();
+    let round = rounds
+        .iter()
+        .find(|round| round["round"] == closed["round"]);
+    let late = round.unwrap()["late"].as_array().unwrap();
+    assert!(late.iter().any(|node| node == "plant/d"), "{late:?}");
+    assert!(
+        round.unwrap()["limit"]
+            .as_str()
+            .unwrap()
+            .contains("% of round"),
+        "{round:?}"
+    );
+    shown.run.signal(Signal::INT);
+    shown.run.end().expect(130);
+
+    // Each process has kept a record by its own clock, the killed one, too.
+    let output = workspace.run("trace state --out all.json").expect(0);
+    let bound = output.events("trace")[0]["clock_bound_ms"]
+        .as_f64()
+        .unwrap();
+    assert!(bound > 0.0, "{bound}");
+    let text = std::fs::read_to_string(workspace.path().join("all.json")).unwrap();
+    let trace: Value = serde_json::from_str(&text).unwrap();
+    let bounds = trace["otherData"]["clock_bounds_ms"].as_object().unwrap();
+    assert_eq!(bounds.len(), 9, "{bounds:?}");
+    let events = trace["traceEvents"].as_array().unwrap();
+    let trained: BTreeSet<(u64, u64)> = events
+        .iter()
+        .filter(|event| event["name"] == "train")
+        .map(|event| {
+            (
+                event["pid"].as_u64().unwrap(),
+                event["tid"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(trained.len(), 9, "every node's own word of when it trained");
+    let story = workspace.run("explain round 1 --state state").expect(0);
+    let story = &story.events("explanation")[0];
+    assert!(
+        story["limited"]
+            .as_str()
+            .unwrap()
+            .contains("% of round 1 was"),
+        "{story}"
+    );
+    assert!(
+        story["nodes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|node| node["began_s"].is_number()),
+        "{story}"
     );
 }
 

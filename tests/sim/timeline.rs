@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use tombolo::explain::{Merged, Past, Placed, Survey};
 use tombolo::observe::{Bounds, Picture, trace};
-use tombolo::simulation::{Simulation, SimulationReport, clock_drift, millis, secs};
+use tombolo::simulation::{Simulation, SimulationReport, clock_drift, crash, millis, secs};
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
+use tombolo_core::membership::State;
 
 use crate::probe::Probe;
 
@@ -212,4 +213,53 @@ fn only_an_observed_simulation_measures_links_and_clocks() {
         |(_, event): &(_, Event)| matches!(event, Event::LinkMeasured(_) | Event::ClockMeasured(_));
     assert!(!report.events.iter().any(measured));
     assert!(run().events.iter().any(measured));
+}
+
+/// Of a member of another site only its own gateway sees that it is silent; the coordinator is told, and its record says so.
+#[test]
+fn a_dead_node_of_another_site_is_lost_by_the_coordinators_record_alone() {
+    let quorum = "sync_every = 5\n[round]\nquorum = { nodes = 2, domains = 2 }\ngrace = \"1s\"\n";
+    let text = FAR.replace("sync_every = 5\n", quorum);
+    let report = Simulation::from_toml(&text)
+        .unwrap()
+        .trainer(Probe::new)
+        .training(secs(2))
+        .limit(secs(600))
+        .at(secs(5), crash("plant/c"))
+        .observed()
+        .run()
+        .unwrap();
+    let mut picture = Picture::new(Bounds::REPORT);
+    let mut was = Vec::new();
+    for (_, past) in &report.records[&n("hq/gate")] {
+        let seen = matches!(&past.event, Event::PeerSuspected { peer, .. } | Event::PeerLost { peer, .. } if *peer == n("plant/c"));
+        assert!(!seen, "it has no link to it");
+        picture.apply(past);
+        let Some(node) = picture.nodes.get(&n("plant/c")) else {
+            continue;
+        };
+        if was.last() != Some(&(node.state, node.reason.clone())) {
+            was.push((node.state, node.reason.clone()));
+        }
+    }
+    let told: Vec<(State, &str)> = was
+        .iter()
+        .map(|(state, reason)| (*state, reason.as_str()))
+        .collect();
+    let suspect = "no sign of life for the heartbeat limit, as the coordinator hears";
+    let lost = "no sign of life through all retries, as the coordinator hears";
+    assert!(told.contains(&(State::Suspect, suspect)), "{told:?}");
+    assert!(told.contains(&(State::Restoring, lost)), "{told:?}");
+    let late =
+        |(state, reason): &(State, &str)| *state == State::Active && reason.starts_with("late for");
+    assert!(!told.iter().any(late), "{told:?}");
+    let notices: Vec<&str> = picture
+        .notices
+        .iter()
+        .map(|notice| notice.what.as_str())
+        .collect();
+    assert!(
+        notices.contains(&"plant/c: no sign of life through all retries"),
+        "{notices:?}"
+    );
 }
