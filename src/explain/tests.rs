@@ -192,7 +192,11 @@ fn a_round_names_who_is_not_in_it_and_why() {
                 Fate::Lessened,
                 "weighed less, loss 2.4 is over the limit 2.0"
             ),
-            ("hq/slow", Fate::Late, "its word came 1.0 s after its end"),
+            (
+                "hq/slow",
+                Fate::Late,
+                "its word came 1.0 s after its end; it was still training, which took the others 0.5 s"
+            ),
             ("hq/nan", Fate::Refused, "element 7 of \"weight\" is NaN"),
             ("lab/b", Fate::Counted, ""),
             ("lab/dead", Fate::Late, silent),
