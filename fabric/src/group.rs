@@ -140,6 +140,11 @@ impl Group {
         &self.names
     }
 
+    /// Sleeps at once where it would look for the others again and again, because the processors have better to do.
+    pub fn rest_while_waiting(&mut self) {
+        self.spins = 0;
+    }
+
     /// A buffer of so many bytes for each rank, zeroed, reserved and mapped. All ranks must ask for it.
     ///
     /// # Errors
@@ -204,6 +209,22 @@ impl Group {
         Operation::check(self, buffer)?;
         self.meet(Some((call, contribution)))?;
         Ok(Operation::begun(self, buffer))
+    }
+
+    /// The first meeting. Spins are for ranks that each have a processor, also if each is bound to one of its own.
+    fn convene(&mut self) -> Result<(), GroupError> {
+        let call = Call {
+            what: BARRIER,
+            count: 0,
+        };
+        self.meet(Some((call, processors())))?;
+        let of_rank = |rank| self.control.contribution(rank);
+        let processors = (0..self.ranks()).fold(0, |all, rank| all | of_rank(rank));
+        if self.ranks() <= processors.count_ones() as usize {
+            self.spins = SPINS;
+        }
+        // Nobody contributes anew before all have read it.
+        self.barrier()
     }
 
     /// Meets all other ranks, and says what for if they may have come for something else.
@@ -498,8 +519,12 @@ fn no_files() -> FabricError {
     }
 }
 
-/// Spins are for ranks that each have a core.
-fn spins(ranks: usize) -> u32 {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if ranks <= cores { SPINS } else { 0 }
+/// The processors that this rank may use, as a bit each. Those from the 65th on share a bit, so that many can look like fewer, never like more.
+fn processors() -> u64 {
+    let at_once = std::thread::available_parallelism().map_or(1, usize::from);
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap_or_default();
+    (0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|&processor| allowed.is_set(processor))
+        .take(at_once)
+        .fold(0, |bits, processor| bits | 1 << (processor % 64))
 }

@@ -3,6 +3,7 @@
 //! Each measurement is checked for its result and stands beside a limit or a plain way to move the same bytes, taken in the same run: a
 //! ratio is good only within one run.
 
+mod allreduce;
 mod child;
 mod codec;
 mod compress;
@@ -27,6 +28,9 @@ pub struct Bench {
 enum What {
     /// Rounds of a federation that does no training, over loopback QUIC and TLS.
     Round(round::Round),
+    /// Collectives of step mode among processes of this machine, beside plain loops over one memory.
+    #[command(name = "allreduce")]
+    AllReduce(allreduce::AllReduce),
     /// A federation that trains: samples a second beside plain loops, and where the time of a round goes.
     Train(train::Train),
     /// Codecs of contributions: encoding, decoding, error feedback.
@@ -44,6 +48,7 @@ impl Bench {
     pub fn run(&self, common: &Common) -> Exit {
         match &self.what {
             What::Round(round) => round.run(common),
+            What::AllReduce(all_reduce) => all_reduce.run(common),
             What::Train(train) => train.run(common),
             What::Codec(codecs) => codecs.run(common),
             What::Compress(compress) => compress.run(common),

@@ -103,6 +103,53 @@ fn one_object_crosses_loopback_whole_by_every_way() {
     assert!((1200..=1452).contains(&packet(6)), "{}", lines[6]);
 }
 
+/// All ranks are processes, and each looks at every element of its own before anything is measured.
+#[test]
+fn an_all_reduce_among_processes_is_right_in_every_shape_and_type() {
+    let workspace = Workspace::new("");
+    let mut cases = Vec::new();
+    for more in [
+        "--nodes 2",
+        "--nodes 3 --shape ring",
+        "--nodes 3 --shape tree",
+        "--nodes 5 --shape halving",
+        "--nodes 4 --shape mesh --dtype i64",
+        "--nodes 2 --private --dtype bf16",
+        "--nodes 1 --private",
+    ] {
+        let command = format!("bench allreduce --elements 10001 --per 3 --batches 2 {more}");
+        let output = workspace.run(&command).expect(0);
+        let lines = measured(&output, "allreduce");
+        cases.push(lines[0]["case"].as_str().unwrap().to_owned());
+        let has_limit = !more.contains("dtype");
+        assert_eq!(lines.len(), 1 + usize::from(has_limit), "{more}");
+        if has_limit {
+            assert_eq!(lines[1]["peer"], "limit-threads");
+        }
+    }
+    assert_eq!(cases[0], "in place, direct, f32");
+    assert_eq!(cases[4], "in place, mesh, i64");
+    assert_eq!(cases[5], "private, direct, bf16");
+    let left = std::fs::read_dir(workspace.path()).unwrap().count();
+    assert_eq!(left, 1, "only the topology that the workspace came with");
+}
+
+#[test]
+fn an_all_reduce_that_cannot_be_is_refused() {
+    let workspace = Workspace::new("");
+    for (bad, named) in [
+        ("--nodes 0", "--nodes 0: expected 1 to 64"),
+        ("--nodes 65", "--nodes 65"),
+        ("--elements 0", "--elements 0"),
+        ("--shape star", "direct, ring, tree, halving, mesh"),
+        ("--dtype u8", "f32, f16, bf16"),
+        ("--private --shape ring", "cannot be used with"),
+    ] {
+        let output = workspace.run(&format!("bench allreduce {bad}")).expect(2);
+        assert!(output.errors().contains(named), "{bad}: {output:#?}");
+    }
+}
+
 #[test]
 fn every_codec_is_measured_beside_a_copy() {
     let workspace = Workspace::new("");

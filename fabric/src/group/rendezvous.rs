@@ -12,7 +12,7 @@ use rustix::process::PidfdFlags;
 use super::control::{CONTROL_LENGTH, Control};
 use super::message::{Message, NoMessage};
 use super::slab::{self, Words};
-use super::{Group, GroupError, RANKS_MAX, no_files, spins};
+use super::{Group, GroupError, RANKS_MAX, no_files};
 use crate::dial::Dial;
 use crate::error::{FabricError, system};
 use crate::folder::{Address, Folder, random};
@@ -141,7 +141,7 @@ impl Founding {
             sockets,
             turn: 0,
             wait,
-            spins: spins(self.seats.len()),
+            spins: 0,
         };
         for (index, socket) in group.sockets.iter().enumerate() {
             let welcome = Message::Welcome {
@@ -155,7 +155,7 @@ impl Founding {
                 .send(socket, &files)
                 .map_err(system("welcoming a rank"))?;
         }
-        group.barrier()?;
+        group.convene()?;
         Ok(group)
     }
 
@@ -296,14 +296,14 @@ impl Group {
             id,
             rank,
             control: Control::new(words, names.len()),
-            spins: spins(names.len()),
             names,
             lives,
             sockets: vec![socket],
             turn: 0,
             wait,
+            spins: 0,
         };
-        group.barrier()?;
+        group.convene()?;
         Ok(group)
     }
 }
