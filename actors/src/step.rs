@@ -6,6 +6,7 @@
 //! All ranks make the same calls in the same order. When one of them dies, stops or calls for something else, every rank gets an error that names it;
 //! the others found a new group and do the step again.
 
+mod background;
 mod own;
 
 use std::any::{Any, TypeId};
@@ -17,6 +18,8 @@ use tombolo_core::collective::{
     Collective, DType, Element, Folder, Move, Operation, Shape, schedule,
 };
 use tombolo_fabric::group::{Buffer, Call, Group, GroupError};
+
+pub use background::{Background, InFlight};
 
 /// Schedules that are kept: a trainer reduces a few tensors, the same ones at every step.
 const SCHEDULES_MAX: usize = 64;
@@ -47,6 +50,9 @@ pub enum StepError {
         /// How many there are.
         ranks: usize,
     },
+    /// The thread of collectives in the background has ended before this one.
+    #[error("the thread that carries out collectives has ended; its panic was printed")]
+    Ended,
     /// Whatever else the group says.
     #[error(transparent)]
     Group(GroupError),
@@ -58,7 +64,7 @@ impl StepError {
         match self {
             StepError::Mismatch { rank, .. } => Some(*rank),
             StepError::Group(error) => error.rank(),
-            StepError::Root { .. } => None,
+            StepError::Root { .. } | StepError::Ended => None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tombolo_actors::step::{Reduction, Step};
+use tombolo_actors::step::{Background, Reduction, Step};
 use tombolo_core::collective::{Collective, DType, Operation, Shape};
 use tombolo_fabric::group::{Founding, Group};
 
@@ -118,4 +118,47 @@ fn many_small_operations_after_each_other_do_not_mix() {
         }
     });
     assert_eq!(sums.len(), 3);
+}
+
+#[test]
+fn several_in_flight_come_back_in_any_order_while_the_rank_computes() {
+    among_threads(3, |mut step| {
+        let rank = step.group().rank() as f32;
+        let buffers: Vec<_> = (0..4)
+            .map(|layer| {
+                let mut shared = step.allocate::<f32>(1000 + layer).unwrap();
+                shared.values_mut().unwrap().fill(rank + layer as f32);
+                shared
+            })
+            .collect();
+        let background = Background::new(step).unwrap();
+        let mut started: Vec<_> = buffers
+            .into_iter()
+            .map(|shared| background.start(shared, Reduction::SUM))
+            .collect();
+        let own = background.start_own(vec![rank; 10], Reduction::MAX);
+        for layer in (0..4).rev() {
+            let shared = started.pop().unwrap().wait().unwrap();
+            let expected = 3.0 + 3.0 * layer as f32;
+            assert!(shared.values().unwrap().iter().all(|it| *it == expected));
+        }
+        assert_eq!(own.wait().unwrap(), [2.0; 10]);
+        let mut step = background.finish();
+        step.barrier().unwrap();
+    });
+}
+
+#[test]
+fn in_the_background_too_all_are_told_who_left() {
+    let told = among_threads(2, |step| {
+        let rank = step.group().rank();
+        let background = Background::new(step).unwrap();
+        if rank == 1 {
+            return None;
+        }
+        let failed = background.start_own(vec![1.0f32; 10], Reduction::SUM);
+        let after = background.start_own(vec![1.0f32; 10], Reduction::SUM);
+        Some([failed.wait().unwrap_err(), after.wait().unwrap_err()].map(|it| it.rank()))
+    });
+    assert_eq!(told, [Some([Some(1); 2]), None]);
 }
