@@ -5,6 +5,7 @@
 //!
 //! What runs other programs beside Tombolo is no test, and stands in a list of its own.
 
+mod allreduce;
 mod candle;
 mod page;
 mod peers;
@@ -181,6 +182,14 @@ const PROOFS: &[Proof] = &[
         profiles: Profiles::Release,
     },
     Proof {
+        name: "collectives",
+        shows: "Three processes that reduce in place, one of which is killed at any moment: the others name it, all in the same step, found a new group and finish, and hold nothing of the old one.",
+        target: &["--package", "tombolo-actors", "--test", "step"],
+        test: "faults::whichever_rank_is_killed_the_others_name_it_regroup_and_finish",
+        variables: &[("TOMBOLO_STEP_KILLS", "200")],
+        profiles: Profiles::Release,
+    },
+    Proof {
         name: "study",
         shows: "What rules, codecs and retries do for a model: ten nodes on handwritten digits, accuracies in percent, mean and standard deviation over seeds. [Plots and tables](study/README.md).",
         target: &["--test", "cli"],
@@ -229,6 +238,13 @@ const COMPARISONS: &[Comparison] = &[
         variables: tools::VARIABLES,
         prepare: tools::prepare,
         lines: tools::lines,
+    },
+    Comparison {
+        name: "allreduce",
+        shows: "An all-reduce of `f32` among processes of this machine beside OpenMPI, MPICH and Gloo: in memory that all ranks reach, and in private memory; the limit is plain loops of as many threads. Then what was aimed at, and whether it holds.",
+        variables: allreduce::VARIABLES,
+        prepare: allreduce::prepare,
+        lines: allreduce::lines,
     },
     Comparison {
         name: "serializers",

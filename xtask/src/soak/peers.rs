@@ -95,22 +95,67 @@ pub fn tombolo(root: &Path, arguments: &str) -> Result<Vec<Figures>> {
     measured(root, &command)
 }
 
+/// Where the scripts are.
+pub fn scripts(root: &Path) -> PathBuf {
+    root.join(SCRIPTS)
+}
+
+/// Compiles a program of `c/` for this very processor.
+///
+/// # Errors
+/// There is no such compiler, or it does not like the program.
+pub fn compile(root: &Path, compiler: &str, source: &str, program: &str) -> Result<()> {
+    let path = compiled(root, program);
+    fs::create_dir_all(path.parent().context("it has no folder")?)?;
+    let mut command = Command::new(compiler);
+    command.args(["-O3", "-march=native", "-o"]).arg(path);
+    finish(command.arg(scripts(root).join("c").join(source)))
+}
+
+/// Where a compiled program is, if it was compiled.
+pub fn compiled(root: &Path, program: &str) -> PathBuf {
+    root.join(ENVIRONMENTS).join("c").join(program)
+}
+
+/// Whether the system's python3 has a module.
+pub fn has_module(name: &str) -> bool {
+    let mut command = Command::new("python3");
+    command.args(["-c", &format!("import {name}")]);
+    let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
+    quiet.status().is_ok_and(|status| status.success())
+}
+
 /// Runs a command at the highest ordinary priority, with a network of its own; gives the lines of JSON that it prints.
 ///
 /// # Errors
 /// It fails; what it said of that is on standard error.
 fn measured(root: &Path, command: &[OsString]) -> Result<Vec<Figures>> {
-    let scripts = root.join(SCRIPTS);
-    let output = Command::new(scripts.join("pri.sh"))
-        .arg(scripts.join("ns.sh"))
-        .args(command)
+    let raised = [scripts(root).join("pri.sh"), scripts(root).join("ns.sh")];
+    let mut whole: Vec<OsString> = raised.map(OsString::from).into();
+    whole.extend_from_slice(command);
+    program(root, &whole, &[])
+}
+
+/// Runs a command as it is; gives the lines of JSON that it prints.
+///
+/// # Errors
+/// It fails; what it said of that is on standard error.
+pub fn program(
+    root: &Path,
+    command: &[OsString],
+    environment: &[(&str, String)],
+) -> Result<Vec<Figures>> {
+    let (first, rest) = command.split_first().context("there is no command")?;
+    let output = Command::new(first)
+        .args(rest)
+        .envs(environment.iter().map(|(name, value)| (*name, value)))
         .current_dir(root)
         // Who starts a process a round would compile its modules each time.
         .env_remove("PYTHONDONTWRITEBYTECODE")
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()
-        .context("a shell does not start")?;
+        .with_context(|| format!("{first:?} does not start"))?;
     if !output.status.success() {
         bail!("it ended with {}: its last words are above", output.status);
     }
