@@ -1,5 +1,10 @@
 //! One bounded attempt to reach the owner of a socket, who must be this user.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "other processes live in real time"
+)]
+
 use std::time::{Duration, Instant};
 
 use rustix::fd::OwnedFd;

@@ -100,9 +100,9 @@ impl Ranks {
             0,
             &format!("found {} {}", wait.as_millis(), names.join(" ")),
         );
-        for index in 1..count {
+        for (index, name) in names.iter().enumerate().skip(1) {
             let invitation = self.hear(0);
-            let line = format!("join {} {} {invitation}", wait.as_millis(), names[index]);
+            let line = format!("join {} {name} {invitation}", wait.as_millis());
             self.tell(index, &line);
         }
         for index in 0..count {

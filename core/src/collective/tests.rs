@@ -131,9 +131,9 @@ fn within_a_step_nobody_writes_what_another_touches() {
         }
         for step in 0..steps {
             let mut written: Vec<Vec<Option<usize>>> = vec![vec![None; ELEMENTS]; ranks];
-            let moves = |rank: usize| schedules[rank][step].iter();
-            for rank in 0..ranks {
-                for it in moves(rank) {
+            let moves: Vec<&Vec<Move>> = schedules.iter().map(|of_rank| &of_rank[step]).collect();
+            for (rank, moves) in moves.iter().enumerate() {
+                for it in *moves {
                     for (&into, at) in it
                         .into
                         .iter()
@@ -144,8 +144,8 @@ fn within_a_step_nobody_writes_what_another_touches() {
                     }
                 }
             }
-            for rank in 0..ranks {
-                for it in moves(rank) {
+            for (rank, moves) in moves.into_iter().enumerate() {
+                for it in moves {
                     for term in &it.terms {
                         let touched = it.range.clone().filter_map(|at| written[term.rank][at]);
                         for writer in touched {
