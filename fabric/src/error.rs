@@ -147,6 +147,9 @@ pub enum FabricError {
         /// How long.
         wait: Duration,
     },
+    /// This machine has no RDMA device for us.
+    #[error(transparent)]
+    NoRdma(#[from] NoRdma),
     /// A READ failed.
     #[error("read from {peer} failed: {source}; the queue pair is dead, connect anew")]
     Read {
@@ -163,6 +166,43 @@ pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> Fa
         what,
         source: source.into(),
     }
+}
+
+/// Why this machine has no RDMA device that can be used. All of them mean: take shared memory, where there is one machine only.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoRdma {
+    /// No library.
+    #[error("rdma-core cannot be loaded ({reason}); install it (on Debian: ibverbs-providers)")]
+    NoLibrary {
+        /// The loader's words.
+        reason: String,
+    },
+    /// The kernel knows no verbs.
+    #[error("the kernel has no support for RDMA ({source}); load its module ib_uverbs")]
+    NoKernel {
+        /// The library's answer.
+        source: io::Error,
+    },
+    /// There is no device.
+    #[error("there is no RDMA device; `rdma link` lists them")]
+    NoDevice,
+    /// There are devices, and something is wrong with each.
+    #[error("no RDMA device can be used: {}", .reasons.join("; "))]
+    Unusable {
+        /// One a port: which, what was expected and found.
+        reasons: Vec<String>,
+    },
+    /// The device does not let us in.
+    #[error(
+        "RDMA device {device} cannot be opened: {source}; give this user access to /dev/infiniband"
+    )]
+    Refused {
+        /// Its name.
+        device: String,
+        /// The library's answer.
+        source: io::Error,
+    },
 }
 
 /// Why a posted READ failed. The first one moves its queue pair to the error state.
@@ -217,6 +257,9 @@ pub enum CompletionError {
     /// This side ran out of something.
     #[error("this machine ran out of {0}")]
     Exhausted(&'static str),
+    /// The device, or the way between the devices, failed.
+    #[error("the RDMA device says: {0}")]
+    Device(&'static str),
     /// This side's device is closed.
     #[error("the local device is closed")]
     DeviceClosed,

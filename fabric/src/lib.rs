@@ -5,9 +5,10 @@
 //! both sides. The peer connects with it, gets a [`QueuePair`], and READs out of the owner's regions by their [`RemoteRegion`] into
 //! scratch regions of its own. Nobody ever writes into memory of another.
 //!
-//! Providers are siblings behind [`VerbsProvider`]: [`shm`] joins processes of one machine, [`memory`] is a world within one process for
-//! simulation. Both keep the hard semantics of a NIC (bounded queues, completions in order, an error that kills the queue pair and flushes
-//! what follows), so that code which runs here does not meet them first on hardware. `tests/conformance/` holds them to it.
+//! Providers are siblings behind [`VerbsProvider`]: [`ibverbs`] joins machines that have RDMA devices, [`shm`] joins processes of one
+//! machine, [`memory`] is a world within one process for simulation. All keep the hard semantics of a NIC (bounded queues, completions in
+//! order, an error that kills the queue pair and flushes what follows), so that code which runs here does not meet them first on hardware.
+//! `tests/conformance/` holds them to it.
 //!
 //! ```
 //! use std::time::Duration;
@@ -31,9 +32,10 @@
 //!
 //! Beside it stands [`group`], for step mode: ranks of one machine that do write into each other's memory, at that memory's speed.
 //!
-//! All `unsafe` code is in `pages.rs`, `group/slab.rs` and `group/buffer.rs`. Two promises carry it: memory that we hand out as a slice is written
-//! by nobody else (the kernel's seals see to that, in a group the meetings of its ranks), and memory of somebody else is never seen through a
-//! reference, only copied.
+//! All `unsafe` code is in `pages.rs`, `group/slab.rs`, `group/buffer.rs`, and `ffi.rs` and `objects.rs` of `verbs/ibverbs/`. Three promises
+//! carry it: memory that we hand out as a slice is written by nobody else (the kernel's seals see to that, in a group the meetings of its
+//! ranks), memory of somebody else is never seen through a reference, only copied, and memory that a device may write belongs to the queue
+//! until the device has given it back.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
@@ -50,9 +52,9 @@ mod pages;
 mod region;
 mod verbs;
 
-pub use error::{CompletionError, FabricError};
+pub use error::{CompletionError, FabricError, NoRdma};
 pub use region::{Element, Region, RegionMut, RemoteRegion};
 pub use verbs::{
     Completion, Device, Endpoint, Limits, QueuePair, Read, Refused, State, Stats, VerbsProvider,
-    memory, read, shm,
+    ibverbs, memory, read, shm,
 };

@@ -1,7 +1,7 @@
 //! Pages of memory: our own (private or shared with readers) and those of others.
 //!
-//! This file holds every raw pointer of the verbs and gives out a safe interface. [`Pages`] are written by their owner only, so they may
-//! be seen as slices. [`ForeignPages`] may change at any moment and are only copied from. Memory that a group writes together is in
+//! This file holds the raw pointers to memory of the verbs and gives out a safe interface. [`Pages`] are written by their owner only, so they
+//! may be seen as slices. [`ForeignPages`] may change at any moment and are only copied from. Memory that a group writes together is in
 //! `group/slab.rs`.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -60,6 +60,12 @@ impl Pages {
         })
     }
 
+    /// Private memory that a device will pin. Pinning more than there is would call the kernel's OOM killer, so this asks first.
+    pub(crate) fn to_pin(len: usize) -> io::Result<Pages> {
+        check_available(len as u64, available())?;
+        Pages::private(len)
+    }
+
     /// Memory that others can map read-only through the descriptor: reserved in full, mapped here, then sealed with [`SEALS`].
     ///
     /// Reserving more than there is would not fail: it would call the kernel's OOM killer on the whole machine. So this asks first.
@@ -100,9 +106,15 @@ impl Pages {
         self.len
     }
 
+    /// Where they begin, for who tells a device.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: `start` is valid for `len` bytes until drop, initialized by the kernel or `alloc_zeroed`. Nobody writes meanwhile: writing
-        // needs `&mut self`, and other processes cannot (sealed FUTURE_WRITE before the descriptor left `shared`).
+        // needs `&mut self`, other processes cannot (sealed FUTURE_WRITE before the descriptor left `shared`), and a device writes only
+        // while a queue owns the region with these pages (`verbs/ibverbs/objects.rs`).
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 

@@ -85,6 +85,11 @@ impl Region {
         self.device
     }
 
+    /// How a device of hardware knows it.
+    pub(crate) fn local(&self) -> Option<LocalKey> {
+        self.storage.as_ref().and_then(|storage| storage.local())
+    }
+
     fn view<T: Element>(&self) -> &[T] {
         self.storage
             .as_ref()
@@ -195,6 +200,19 @@ pub(crate) trait Storage: Send + Sync {
 
     /// The owner has written.
     fn publish(&mut self) {}
+
+    /// How the device's hardware knows it, where there is any.
+    fn local(&self) -> Option<LocalKey> {
+        None
+    }
+}
+
+/// Names registered memory to the hardware that it is registered with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LocalKey {
+    pub(crate) key: u32,
+    /// Where it begins, in the hardware's eyes.
+    pub(crate) address: u64,
 }
 
 /// Which device a region is registered with, unique in this process. Zero is nobody.

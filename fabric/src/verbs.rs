@@ -9,14 +9,20 @@
 //! ```
 
 mod endpoint;
+pub mod ibverbs;
 mod in_order;
 pub mod memory;
 pub mod shm;
 
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::error::{CompletionError, FabricError};
+use rustix::event::EventfdFlags;
+use rustix::fd::OwnedFd;
+
+use crate::error::{CompletionError, FabricError, system};
+use crate::pages;
 use crate::region::{Region, RemoteRegion};
 
 pub use endpoint::Endpoint;
@@ -74,7 +80,7 @@ pub trait Device: Send + Sync {
     /// Takes the grant back: the peer's queue pairs fail at their next READ and its endpoint connects no more.
     fn revoke(&self, peer: &str);
 
-    /// Connects to `peer` with the endpoint that it made for this device's owner. Bounded: two seconds.
+    /// Connects to `peer` with the endpoint that it made for this device's owner. Bounded: a few seconds.
     ///
     /// # Errors
     ///
@@ -184,7 +190,7 @@ pub trait QueuePair: Send {
     /// Where it is in its life.
     fn state(&self) -> State;
 
-    /// As its device's.
+    /// As its device's, or the peer's where that can do less.
     fn limits(&self) -> Limits;
 
     /// Reads that are posted and not completed.
@@ -342,6 +348,32 @@ fn check_room(limits: &Limits, regions: usize, used: u64, bytes: usize) -> Resul
         });
     }
     Ok(())
+}
+
+/// What wakes a thread that waits for descriptors.
+fn wake() -> io::Result<OwnedFd> {
+    Ok(rustix::event::eventfd(
+        0,
+        EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
+    )?)
+}
+
+/// Half of the machine for one node's regions: more than that is a mistake, and is better refused than killed.
+fn bytes_max() -> u64 {
+    pages::memory_info("MemTotal:").map_or(1 << 40, |total| total / 2)
+}
+
+/// What the system's word on memory for a region means.
+fn no_memory(what: &'static str, bytes: usize, error: io::Error) -> FabricError {
+    if error.kind() == io::ErrorKind::OutOfMemory {
+        return FabricError::Exhausted {
+            what: "a region in this machine's free memory",
+            needed: bytes as u64,
+            limit: pages::available().unwrap_or(0),
+            advice: "drop regions, or free memory",
+        };
+    }
+    system(what)(error)
 }
 
 fn too_many_grants() -> FabricError {

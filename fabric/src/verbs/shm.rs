@@ -22,19 +22,16 @@ mod table;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 use std::thread::JoinHandle;
-use std::{io, thread};
-
-use rustix::event::EventfdFlags;
-use rustix::fd::OwnedFd;
 
 use super::{
     Device, Endpoint, Limits, QUEUE_DEPTH, QueuePair, READ_LENGTH_MAX, REGIONS_MAX, Stats,
-    VerbsProvider, check_name,
+    VerbsProvider, bytes_max, check_name, no_memory, wake,
 };
 use crate::error::{FabricError, system};
 use crate::folder::{Address, Folder};
-use crate::pages::{self, Pages};
+use crate::pages::Pages;
 use crate::region::{Region, Storage};
 use table::Shared;
 
@@ -109,15 +106,7 @@ impl Device for ShmDevice {
             }
             Err(error) => {
                 self.shared.release(seat, bytes);
-                if error.kind() == io::ErrorKind::OutOfMemory {
-                    return Err(FabricError::Exhausted {
-                        what: "a region in this machine's free memory",
-                        needed: bytes as u64,
-                        limit: pages::available().unwrap_or(0),
-                        advice: "drop regions, or free memory",
-                    });
-                }
-                Err(system("reserving shared memory")(error))
+                Err(no_memory("reserving shared memory", bytes, error))
             }
         }
     }
@@ -183,19 +172,10 @@ impl Drop for Exported {
 }
 
 fn limits() -> Limits {
-    // Half of the machine for one node's regions: more than that is a mistake, and is better refused than killed.
-    let bytes_max = pages::memory_info("MemTotal:").map_or(1 << 40, |total| total / 2);
     Limits {
         read_length_max: READ_LENGTH_MAX,
         queue_depth: QUEUE_DEPTH,
         regions_max: REGIONS_MAX,
-        bytes_max,
+        bytes_max: bytes_max(),
     }
-}
-
-fn wake() -> io::Result<OwnedFd> {
-    Ok(rustix::event::eventfd(
-        0,
-        EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
-    )?)
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tombolo_fabric::ibverbs::Ibverbs;
 use tombolo_fabric::memory::Memory;
 use tombolo_fabric::shm::Shm;
 use tombolo_fabric::{
@@ -34,6 +35,20 @@ impl World {
             provider: Box::new(Memory::new()),
             place: None,
         }
+    }
+
+    /// `None` where there is no device, which the variable forbids.
+    pub fn ibverbs() -> Option<World> {
+        let provider = Ibverbs::new();
+        if let Err(reason) = provider.probe() {
+            assert!(std::env::var_os("TOMBOLO_RDMA").is_none(), "{reason}");
+            eprintln!("skipped: {reason}");
+            return None;
+        }
+        Some(World {
+            provider: Box::new(provider),
+            place: None,
+        })
     }
 
     pub fn open(&self, owner: &str) -> Arc<dyn Device> {

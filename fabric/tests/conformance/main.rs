@@ -1,6 +1,7 @@
 //! One suite, every provider: what a verbs provider must do, told in the order of a queue pair's life.
 //!
-//! A new provider adds one line to `on_every_provider` and one constructor to `World`.
+//! A new provider adds one line to `on_every_provider` and one constructor to `World`. What needs a device of hardware is skipped where
+//! there is none, with the reason on standard error; `cargo xtask vm` runs it on a device of software.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(
@@ -18,6 +19,7 @@ macro_rules! on_every_provider {
     ($($file:ident: $($case:ident)*;)*) => {
         mod shm { $($(#[test] fn $case() { crate::$file::$case(&crate::fixture::World::shm()); })*)* }
         mod memory { $($(#[test] fn $case() { crate::$file::$case(&crate::fixture::World::memory()); })*)* }
+        mod ibverbs { $($(#[test] fn $case() { crate::fixture::World::ibverbs().iter().for_each(crate::$file::$case); })*)* }
     };
 }
 
