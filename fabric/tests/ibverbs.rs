@@ -161,6 +161,7 @@ fn a_peer_with_a_grant_of_another_device_of_the_machine_reads_nothing_of_it() {
     );
 }
 
+// nccl-tests#206, cudf-spark#7632, libfabric#7368, ucx#2718: the kernel's own word is "cannot allocate memory".
 #[test]
 fn a_limit_on_locked_memory_is_told_with_limit_and_need() {
     if std::env::var_os(ROLE).is_some_and(|role| role == "limited") {
@@ -209,6 +210,55 @@ fn be_limited() {
     assert!(
         device.allocate(512 << 10).is_ok(),
         "what was given back counts no more"
+    );
+}
+
+// Where the variable names the interface of the first device, since who pulls a cable must know whose it is.
+#[test]
+fn a_cut_cable_costs_no_more_than_the_wait_and_is_told_from_a_dead_peer() {
+    let Ok(interface) = std::env::var("TOMBOLO_RDMA_CUT") else {
+        eprintln!("skipped: TOMBOLO_RDMA_CUT names no interface that may lose what is sent");
+        return;
+    };
+    let [near, far] = ["rxe0", "rxe1"].map(Ibverbs::on);
+    let (reader, owner) = (near.open("hq/b").unwrap(), far.open("hq/a").unwrap());
+    let mut region = owner.allocate(5000).unwrap();
+    region.bytes_mut().fill(3);
+    let endpoint = owner.grant("hq/b").unwrap();
+    let connect = || reader.connect("hq/a", &endpoint).unwrap();
+    let (mut impatient, mut patient) = (connect(), connect());
+    let mut scratch = reader.allocate(5000).unwrap();
+    for queue_pair in [&mut impatient, &mut patient] {
+        read_all(queue_pair, &mut scratch, &region.remote(), WAIT).unwrap();
+        assert!(scratch.bytes().iter().all(|&byte| byte == 3));
+    }
+    let cable = |what: &str| {
+        let mut command = Command::new("tc");
+        let device = ["qdisc", what, "dev", &interface, "root"];
+        let loss = ["netem", "loss", "100%"];
+        let loss = loss.iter().filter(|_| what == "add");
+        let status = command.args(device).args(loss).status();
+        assert!(status.unwrap().success());
+    };
+
+    cable("add");
+    let wait = Duration::from_millis(300);
+    let failed = read_all(&mut impatient, &mut scratch, &region.remote(), wait);
+    let came_back = scratch.len();
+    // The device repeats for seconds, then gives up; the owner can still be asked.
+    let told = read_all(&mut patient, &mut scratch, &region.remote(), WAIT);
+    cable("del");
+    assert!(
+        matches!(&failed, Err(FabricError::TimedOut { wait: said, .. }) if *said == wait),
+        "{failed:?}"
+    );
+    assert_eq!(came_back, 5000, "the scratch is back");
+    assert!(
+        matches!(
+            &told,
+            Err(FabricError::Read { source: CompletionError::Device(said), .. }) if said.contains("does not answer")
+        ),
+        "{told:?}"
     );
 }
 

@@ -89,6 +89,15 @@ impl Ibverbs {
         })
     }
 
+    /// Whether this process may register so many bytes more, which locks them: asked before a node joins, since later is too late.
+    ///
+    /// # Errors
+    ///
+    /// [`FabricError::Exhausted`] with limit and need.
+    pub fn check_room(&self, bytes: u64) -> Result<(), FabricError> {
+        memlock::check(bytes)
+    }
+
     fn find(&self) -> Result<(Context, Port, Link), NoRdma> {
         let mut names = objects::devices()?;
         names.retain(|name| self.device.as_ref().is_none_or(|wanted| wanted == name));

@@ -245,6 +245,7 @@ mod tests {
         }
     }
 
+    // nccl#426: an address that reaches only its own link was taken, or one of another type than the peer's.
     #[test]
     fn a_routable_address_of_version_2_comes_first_whatever_its_index() {
         let sysfs = Sysfs::new();

@@ -15,8 +15,9 @@ use crate::error::{FabricError, system};
 use crate::folder::random;
 use crate::verbs::{Limits, QueuePair, Token};
 
-/// How long all of it may take: a greeting of three messages, in which both sides make a queue pair. A guest may stand still for a second.
-const CONNECT_WAIT: Duration = Duration::from_secs(5);
+/// How long all of it may take: a greeting of three messages, in which both sides make a queue pair. Milliseconds between devices of
+/// hardware; a busy emulated machine with one of software has needed five seconds.
+const CONNECT_WAIT: Duration = Duration::from_secs(10);
 
 /// Greetings in one attempt to connect: an owner that closes so many times does not want us.
 const GREETINGS_MAX: usize = 16;

@@ -375,9 +375,10 @@ pub(super) struct Route {
 }
 
 /// How often a device repeats what was not answered, and how long it waits each time: 4.1 microseconds times two to this power, about a
-/// second. A peer that ends says so over the connection beside the queue pair; this is for cables and switches, and a slow guest needs it.
+/// second. A peer that ends says so over the connection beside the queue pair; this is for cables and switches, and a slow guest needs it. Seven,
+/// the most, is for ever on soft-RoCE.
 const TIMEOUT: u8 = 18;
-const RETRIES: u8 = 7;
+const RETRIES: u8 = 6;
 
 /// Routers between two sites of a domain; as IP's usual limit.
 const HOPS_MAX: u8 = 64;
