@@ -27,14 +27,14 @@ use tombolo_actors::shell::{Census, Stage};
 use tombolo_actors::slab::Pool;
 use tombolo_core::aggregate::Aggregator;
 use tombolo_core::event::{Event, RoundState};
-use tombolo_core::ids::NodeId;
+use tombolo_core::ids::{DomainId, NodeId};
 use tombolo_core::plan::Plan;
 use tombolo_core::tensor::Hash;
 use tombolo_core::trainer::Trainer;
-use tombolo_fabric::{VerbsProvider, shm::Shm};
 
 use crate::control::{Control, History, Sources};
 use crate::explain::last_told;
+use crate::fabric::{Choice, Fabrics, NoFabric};
 use crate::identity::{NodeIdentity, pki};
 use crate::store::{self, ObjectFiles, ObjectStore};
 use crate::topology::{self, Diagnosis, Options, SharedKeys, TopologyFile};
@@ -86,6 +86,9 @@ pub enum FederationError {
     /// A rule that the program registered, in a mode in which it cannot be.
     #[error("{0}")]
     Rule(String),
+    /// A fabric that cannot be had.
+    #[error(transparent)]
+    Fabric(#[from] NoFabric),
     /// A socket that cannot be had.
     #[error(
         "{node} cannot listen on {address}: {reason}; free the port, or change `listen` of {node} in the topology"
@@ -384,6 +387,8 @@ impl Federation {
         let plan = self.plan();
         let nodes = plan.nodes().map(|node| node.id.clone()).collect();
         check_ports(plan, &nodes)?;
+        // The processes that train know how much they register.
+        choose_fabrics(plan, &Fabrics::new(&plan.checkpoint.folder), &nodes, 0)?;
         let keys = SharedKeys::of(plan);
         StateFolder::check(&plan.checkpoint.folder, &keys, self.resume)?;
         if let Some(files) = self.open_store()? {
@@ -425,6 +430,10 @@ impl Federation {
         }
         check_ports(&plan, &nodes)?;
         let folder = &plan.checkpoint.folder;
+        let fabrics = Fabrics::new(folder);
+        // The model, and an update of it.
+        let registered = 2 * 4 * built.layout.len() as u64;
+        let fabric_of = choose_fabrics(&plan, &fabrics, &nodes, registered)?;
         let (mut state, mut run) = (None, Hash::default());
         if hosts_coordinator {
             let store = objects.clone().map(|files| records(&plan, files));
@@ -449,7 +458,6 @@ impl Federation {
             None if plan.shares_store() => world.keep_records_of(&plan.coordinator),
             None => {}
         }
-        let provider = Shm::new(plan.checkpoint.folder.join("run").join("fabric"));
 
         // Before this process records anything.
         let may_coordinate = nodes.iter().any(|node| plan.may_coordinate(node));
@@ -501,8 +509,8 @@ impl Federation {
         for node in &nodes {
             let env = world.env(node).map_err(machine)?;
             let identity = identities.remove(node).expect("loaded above");
-            let device = provider
-                .open(node.as_str())
+            let device = fabrics
+                .open(&fabric_of[&node.domain()], node)
                 .map_err(|error| FederationError::Machine(error.to_string()))?;
             let planned = plan.node(node).expect("nodes are taken from the plan");
             let listen = planned
@@ -564,6 +572,30 @@ impl Federation {
 /// A path as messages name it, whatever the current folder of whoever reads them.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// What the domains of these nodes use here, each of which registers at least `bytes`, and a warning where it is probably not as meant.
+fn choose_fabrics(
+    plan: &Plan,
+    fabrics: &Fabrics,
+    nodes: &BTreeSet<NodeId>,
+    bytes: u64,
+) -> Result<BTreeMap<DomainId, Choice>, NoFabric> {
+    let mut choices = BTreeMap::new();
+    for domain in &plan.domains {
+        let here = nodes.iter().filter(|node| node.domain() == domain.id);
+        let count = here.count() as u64;
+        if count == 0 {
+            continue;
+        }
+        let choice = fabrics.choose(domain, count * bytes)?;
+        match choice.is_doubtful {
+            true => tracing::warn!("{choice}"),
+            false => tracing::info!("{choice}"),
+        }
+        choices.insert(domain.id.clone(), choice);
+    }
+    Ok(choices)
 }
 
 /// Tries the addresses that the topology gives, so that a port which is taken is found before anybody joins.

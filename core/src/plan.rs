@@ -14,6 +14,10 @@ use crate::congestion::Law;
 use crate::ids::{DomainId, NodeId, Round};
 use crate::staleness::AsyncPlan;
 
+mod fabric;
+
+pub use fabric::Fabric;
+
 pub use crate::ladder::Cooldown;
 
 /// A whole federation.
@@ -394,15 +398,6 @@ pub struct DomainPlan {
     pub root: PathBuf,
     /// The pin of the CA certificate (SHA-256), if given instead of the file's own.
     pub root_sha256: Option<[u8; 32]>,
-}
-
-/// A domain's fabric.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fabric {
-    /// The best one that works here.
-    Auto,
-    /// Shared memory.
-    Shm,
 }
 
 /// One node.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use tombolo_core::plan::Plan;
 
-use super::output::{fail, print_line, refuse};
+use super::output::{fail, print_line, refuse, show_fabrics};
 use super::{Common, Exit, Format};
 use tombolo::learn;
 use tombolo::topology;
@@ -32,6 +32,10 @@ impl Check {
         match common.format {
             Format::Text => say!("{explicit}"),
             Format::Json => print_line(&explicit.to_json()),
+        }
+        // A machine that checks need not be one that runs nodes: what cannot be had here is no mistake.
+        for missing in show_fabrics(common, &plan) {
+            complain!("note: {missing}");
         }
         match self.partition {
             true => show_partition(common, &plan),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::dashboard::Page;
-use super::output::refuse;
+use super::output::{refuse, show_fabrics};
 use super::run::{follow, open};
 use super::signals::Signals;
 use super::{Common, Exit, Format, processes, report, runtime};
@@ -53,6 +53,10 @@ impl Node {
             Ok(runtime) => runtime,
             Err(error) => return machine(error),
         };
+        if self.child_of.is_none() {
+            // What cannot be had is refused below.
+            show_fabrics(common, federation.plan());
+        }
         let folder = federation.plan().checkpoint.folder.clone();
         let exit = runtime.block_on(async {
             let signals = match Signals::listen() {

@@ -5,14 +5,17 @@ use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
 
 use super::{Common, Exit, Format};
 use tombolo::FederationError;
 use tombolo::explain::trouble;
+use tombolo::fabric::{self, Fabrics, NoFabric};
 use tombolo::federation::{
     DEPARTED, Ledger, NOT_DRAINED, STEPPED_DOWN, StateError, named, state_word,
 };
 use tombolo_core::event::{Event, Finished, RoundRecord, Wait};
+use tombolo_core::plan::Plan;
 use tombolo_core::text::{is_hidden, span, visible};
 
 /// How often the bar moves while nothing happens.
@@ -307,6 +310,29 @@ pub fn waits(wait: &Wait) -> String {
 /// Bytes for people.
 pub fn bytes(count: u64) -> String {
     indicatif::HumanBytes(count).to_string()
+}
+
+/// Says what this machine decides, where the file leaves it to that; returns what cannot be had.
+pub fn show_fabrics(common: &Common, plan: &Plan) -> Vec<NoFabric> {
+    let fabrics = Fabrics::new(&plan.checkpoint.folder);
+    let mut missing = Vec::new();
+    for domain in plan
+        .domains
+        .iter()
+        .filter(|domain| fabric::asks_the_machine(domain))
+    {
+        match (fabrics.choose(domain, 0), common.format) {
+            (Ok(choice), Format::Text) => say!("{choice}"),
+            (Ok(choice), Format::Json) => print_line(&json!({
+                "event": "fabric",
+                "domain": choice.domain,
+                "fabric": choice.fabric.name(),
+                "why": choice.why,
+            })),
+            (Err(error), _) => missing.push(error),
+        }
+    }
+    missing
 }
 
 /// Prints one object on a line of its own, at once.

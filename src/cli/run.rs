@@ -6,7 +6,7 @@ use clap::Args;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
 use super::dashboard::Page;
-use super::output::{Display, complain, judge, print_line, refuse};
+use super::output::{Display, complain, judge, print_line, refuse, show_fabrics};
 use super::signals::Signals;
 use super::{Common, Exit, Format, processes, report, runtime};
 use tombolo::federation::DEPARTED;
@@ -43,6 +43,8 @@ impl Run {
             Ok(runtime) => runtime,
             Err(error) => return refuse(common, FederationError::Machine(error.to_string())),
         };
+        // What cannot be had is refused below.
+        show_fabrics(common, federation.plan());
         let folder = federation.plan().checkpoint.folder.clone();
         let exit = runtime.block_on(async {
             let page = match self.page.serve(common, federation.plan()).await {

@@ -231,14 +231,15 @@ fn show_path(path: &Emulate) -> String {
 }
 
 fn domain_row(domain: &DomainPlan) -> [String; 4] {
+    // Where the file alone decides, it is said here; else it takes a look at the machine.
     let fabric = match domain.fabric {
-        Fabric::Auto => "auto",
-        Fabric::Shm => "shm",
+        Fabric::Auto if domain.hosts() == 1 => "auto: shm".to_owned(),
+        fabric => fabric.name().to_owned(),
     };
     let names = |ids: &mut dyn Iterator<Item = &str>| ids.collect::<Vec<_>>().join(" ");
     [
         domain.id.to_string(),
-        fabric.to_owned(),
+        fabric,
         names(&mut domain.nodes.iter().map(|node| node.id.name())),
         names(&mut domain.gateways.iter().map(|gateway| gateway.name())),
     ]

@@ -240,6 +240,7 @@ fn plan(domain: &Domain<'_>, folder: &Path) -> DomainPlan {
     DomainPlan {
         fabric: match domain.section.word("fabric") {
             "shm" => Fabric::Shm,
+            "ibverbs" => Fabric::Ibverbs,
             _ => Fabric::Auto,
         },
         nodes: domain

@@ -11,8 +11,8 @@ pub(in crate::topology) static DOMAIN: Table = Table {
     keys: &[
         key("name", Kind::Name, "Its name.").required(),
         key("fabric", Word, "What carries tensors inside it.")
-            .words(&["auto", "shm"])
-            .later(&["ibverbs", "none"])
+            .words(&["auto", "shm", "ibverbs"])
+            .later(&["none"])
             .or("\"auto\""),
         key("collective", Word, "The shape of reduces in a round.")
             .words(&["auto", "direct"])
