@@ -379,8 +379,14 @@ impl Record {
             checkpoint.ask_again(ASKS_MAX, question).await
         };
         pause(cx, read, move |record, read, cx| match read {
-            Ok(Ok(rounds)) if rounds.first().is_some_and(|(first, _)| *first == from) => {
+            Ok(Ok(mut rounds)) if rounds.first().is_some_and(|(first, _)| *first == from) => {
                 record.wanted = round;
+                if record.queue.is_empty() {
+                    // Of a round that was being appended when the node ended, what is there already.
+                    let known = usize::try_from(record.keeper.account().since_round());
+                    let lines = &mut rounds[0].1;
+                    lines.drain(..known.unwrap_or(usize::MAX).min(lines.len()));
+                }
                 record.queue.extend(rounds);
                 record.next(cx);
             }
@@ -464,7 +470,7 @@ impl Record {
                 );
                 self.stop(reason);
             }
-            Offered::Known(_) | Offered::Elsewhere => self.next(cx),
+            Offered::Known(_) | Offered::Elsewhere => self.stop(format!("round {round} has no leaves")),
         }
     }
 

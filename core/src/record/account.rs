@@ -38,6 +38,8 @@ pub struct Account {
     view: Option<View>,
     promoted: Option<(NodeId, Epoch)>,
     round: Round,
+    /// Leaves when it had ended.
+    ended: u64,
     model: Option<Hash>,
     open: Open,
 }
@@ -66,6 +68,11 @@ impl Account {
     /// The last round that has ended; 0 before the first.
     pub fn round(&self) -> Round {
         self.round
+    }
+
+    /// Leaves since that round has ended: a round of many nodes is told in pieces.
+    pub fn since_round(&self) -> u64 {
+        self.size - self.ended
     }
 
     /// The last view that was told; 0 before the first.
@@ -119,6 +126,9 @@ impl Account {
         let leaf = Leaf::parse(line).map_err(flaw)?;
         self.follow(&leaf, keys).map_err(flaw)?;
         self.size += 1;
+        if matches!(leaf, Leaf::Round { .. } | Leaf::Unrecorded { .. }) {
+            self.ended = self.size;
+        }
         Ok(leaf)
     }
 
