@@ -61,6 +61,8 @@ pub struct Audited {
     hashes: Vec<Root>,
     roots: BTreeMap<u64, Root>,
     broken: bool,
+    /// Its leaves give the root that its node has signed.
+    sound: bool,
 }
 
 /// What was found.
@@ -81,11 +83,16 @@ struct Notes {
 pub fn audit(copies: Vec<Copy<'_>>, keys: &dyn Verifier) -> Report {
     let mut findings = Vec::new();
     let mut find = |copy: &str, place: &str, reason: String| {
-        findings.push(Finding {
+        let found = Finding {
             copy: copy.to_owned(),
             place: place.to_owned(),
             reason,
-        });
+        };
+        // The same head may lie beside several copies.
+        let is_known = |known: &Finding| (&known.copy, &known.place) == (&found.copy, &found.place);
+        if !findings.iter().any(is_known) {
+            findings.push(found);
+        }
     };
     let mut notes = Vec::new();
     for copy in &copies {
@@ -158,6 +165,7 @@ fn read(
         hashes: Vec::new(),
         roots: BTreeMap::new(),
         broken: false,
+        sound: false,
     };
     let mut tree = Tree::default();
     for line in copy.lines {
@@ -239,6 +247,8 @@ fn judge(
             "its {signed} leaves do not give the root that was signed: a leaf was changed, moved, put in or taken out"
         );
         find(&name, "leaves", reason);
+    } else {
+        copy.sound = true;
     }
     if copy.broken {
         // Whose keys count is among what cannot be believed.
@@ -310,6 +320,8 @@ fn compare(
     match copy.roots.get(&size) {
         Some(root) if *root == note.head.root => {}
         // Its own head is judged already, and what another copy's leaves are is its own matter unless somebody has signed it.
+        // Of a copy that is not even its own node's, no more can be said.
+        Some(_) if !copy.sound => {}
         Some(root) if !own && !by.is_empty() => {
             let whose: Vec<&str> = by.keys().map(NodeId::as_str).collect();
             let twice = copy
