@@ -470,7 +470,9 @@ impl Record {
                 );
                 self.stop(reason);
             }
-            Offered::Known(_) | Offered::Elsewhere => self.stop(format!("round {round} has no leaves")),
+            Offered::Known(_) | Offered::Elsewhere => {
+                self.stop(format!("round {round} has no leaves"))
+            }
         }
     }
 

@@ -23,7 +23,7 @@ mod views;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::aggregate::feedback::{self, Drift};
+use crate::aggregate::feedback::Drift;
 use crate::aggregate::{self, Report, Weight};
 use crate::event::{Event, Finished, Objection, RoundRecord};
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
@@ -33,7 +33,6 @@ use crate::mutants;
 use crate::plan::{Deadline, Plan};
 use crate::staleness::Past;
 use crate::tensor::{Hash, Layout};
-use crate::text::clip;
 use crate::time::Micros;
 use crate::view::View;
 use crate::wire::{Commit, Contribution, Control, DomainJoin, Open};
@@ -581,86 +580,6 @@ impl Coordinator {
             }
             Some(_) => {}
         }
-        self.check(cx);
-    }
-
-    fn on_weighed(
-        &mut self,
-        cx: &mut Context<'_, Effect>,
-        round: Round,
-        result: Result<Vec<Weight>, String>,
-    ) {
-        let (Some(current), Some(committed)) = (&mut self.current, &self.committed) else {
-            return;
-        };
-        if (current.round, current.phase) != (round, Phase::Weighing) {
-            return;
-        }
-        let reports: Vec<Report> = current.reports.values().cloned().collect();
-        let result = result.and_then(|mut weights| {
-            let check = |weights: &[Weight]| {
-                aggregate::check(&reports, weights).map_err(|error| error.to_string())
-            };
-            if let Some(plan) = &self.plan.round.asynchronous {
-                stale::discount(plan, &committed.past, &current.trained_for, &mut weights);
-            }
-            check(&weights)?;
-            feedback::apply(&committed.drifts, &mut weights);
-            check(&weights)?;
-            Ok(weights)
-        });
-        match result {
-            Err(reason) => self.abort(cx, reason),
-            Ok(mut weights) => {
-                for weight in &mut weights {
-                    weight.reason = clip(std::mem::take(&mut weight.reason));
-                }
-                current.phase = Phase::Fixing;
-                current.weights = weights;
-                cx.effect(Effect::Fix(Box::new(current.weighing(committed.hash))));
-            }
-        }
-    }
-
-    fn on_fixed(&mut self, cx: &mut Context<'_, Effect>, round: Round, result: Result<(), String>) {
-        let Some(current) = self
-            .current
-            .as_mut()
-            .filter(|current| (current.round, current.phase) == (round, Phase::Fixing))
-        else {
-            return;
-        };
-        if let Err(reason) = result {
-            return self.abort(cx, format!("its weights could not be noted: {reason}"));
-        }
-        current.phase = Phase::Contributions;
-        current.close_by = current.deadline + self.plan.round.close_limit;
-        for weight in current.weights.iter().filter(|weight| weight.clip < 1.0) {
-            cx.report(Event::UpdateClipped {
-                round,
-                node: weight.node.clone(),
-                factor: weight.clip,
-            });
-        }
-        let nodes = current
-            .weights
-            .iter()
-            .filter(|weight| weight.weight > 0.0)
-            .map(|weight| weight.node.clone());
-        let reasons = current.weights.iter();
-        let reasons = reasons.filter(|weight| !weight.reason.is_empty());
-        let reasons = reasons.map(|weight| (weight.node.clone(), weight.reason.clone()));
-        let committed = self.committed.as_ref();
-        cx.report(Event::Weighed {
-            round,
-            nodes: nodes.collect(),
-            reasons: reasons.collect(),
-            drifts: committed.map_or_else(Vec::new, |committed| committed.drifts.clone()),
-        });
-        let joined: Vec<DomainId> = self.joined().cloned().collect();
-        joined
-            .iter()
-            .for_each(|domain| self.tell_weights(cx, domain));
         self.check(cx);
     }
 }

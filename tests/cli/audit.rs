@@ -28,29 +28,51 @@ fn edit(path: PathBuf, from: &str, to: &str) {
 fn findings(output: &Output) -> Vec<(String, String)> {
     let found = output.events("finding").into_iter();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    found.map(|found| (text(&found["copy"]), text(&found["reason"]))).collect()
+    found
+        .map(|found| (text(&found["copy"]), text(&found["reason"])))
+        .collect()
 }
 
 #[test]
 fn a_run_leaves_one_record_with_every_domain_that_verifies() {
     let workspace = ran();
-    let verified = workspace.run("audit verify state --topology topology.toml").expect(0);
+    let verified = workspace
+        .run("audit verify state --topology topology.toml")
+        .expect(0);
     let copies = verified.events("audited");
     assert_eq!(copies.len(), 3, "{verified:#?}");
     assert_eq!(copies[0]["root"], copies[1]["root"]);
     assert_eq!(copies[0]["rounds"], 3);
     let end = &verified.events("verified")[0];
-    assert_eq!((&end["findings"], &end["pinned"]), (&Value::from(0), &Value::from(true)));
+    assert_eq!(
+        (&end["findings"], &end["pinned"]),
+        (&Value::from(0), &Value::from(true))
+    );
     assert!(end["states"].as_u64().unwrap() >= 2, "{end}");
 
     let shown = workspace.run("audit show state").expect(0).events("leaf");
     assert_eq!(shown[0]["says"]["leaf"], "begun");
     assert_eq!(shown.last().unwrap()["says"]["leaf"], "round");
-    let of_round = workspace.run("audit show state --round 2").expect(0).events("leaf");
-    let kinds: Vec<&str> = of_round.iter().map(|leaf| leaf["says"]["leaf"].as_str().unwrap()).collect();
-    assert_eq!(kinds.iter().filter(|kind| **kind == "contribution").count(), 3, "{kinds:?}");
+    let of_round = workspace
+        .run("audit show state --round 2")
+        .expect(0)
+        .events("leaf");
+    let kinds: Vec<&str> = of_round
+        .iter()
+        .map(|leaf| leaf["says"]["leaf"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        kinds.iter().filter(|kind| **kind == "contribution").count(),
+        3,
+        "{kinds:?}"
+    );
     let text = workspace.text("audit show state").expect(0);
-    assert!(text.lines.iter().any(|line| line.contains("committed in view 1")), "{text:#?}");
+    assert!(
+        text.lines
+            .iter()
+            .any(|line| line.contains("committed in view 1")),
+        "{text:#?}"
+    );
 }
 
 #[test]
@@ -61,18 +83,36 @@ fn an_edit_a_cut_and_another_model_are_found_and_named() {
     let whole = std::fs::read_to_string(&leaves).unwrap();
     edit(leaves.clone(), "\"clip\":", "\"clip\": ");
     let found = findings(&workspace.run("audit verify state").expect(1));
-    assert!(found.iter().any(|(copy, reason)| copy.contains("plant.gate") && reason.contains("not written as")), "{found:?}");
-    assert!(!found.iter().any(|(_, reason)| reason.contains("two histories")), "{found:?}");
+    assert!(
+        found
+            .iter()
+            .any(|(copy, reason)| copy.contains("plant.gate") && reason.contains("not written as")),
+        "{found:?}"
+    );
+    assert!(
+        !found
+            .iter()
+            .any(|(_, reason)| reason.contains("two histories")),
+        "{found:?}"
+    );
 
     let lines: Vec<&str> = whole.lines().collect();
     std::fs::write(&leaves, lines[..lines.len() - 1].join("\n") + "\n").unwrap();
     let found = findings(&workspace.run("audit verify state").expect(1));
-    assert!(found.iter().any(|(copy, reason)| copy.contains("plant.gate") && reason.contains("cut off")), "{found:?}");
+    assert!(
+        found
+            .iter()
+            .any(|(copy, reason)| copy.contains("plant.gate") && reason.contains("cut off")),
+        "{found:?}"
+    );
     std::fs::write(&leaves, whole).unwrap();
     workspace.run("audit verify state").expect(0);
 
     let states = hq.join("states").read_dir().unwrap();
-    let state = states.map(|entry| entry.unwrap().path()).find(|path| path.to_str().unwrap().contains("000003-")).unwrap();
+    let state = states
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.to_str().unwrap().contains("000003-"))
+        .unwrap();
     let model = state.join("model.safetensors");
     let mut bytes = std::fs::read(&model).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
@@ -85,15 +125,23 @@ fn an_edit_a_cut_and_another_model_are_found_and_named() {
 #[test]
 fn one_leaf_is_proven_with_nothing_but_the_checkpoint() {
     let workspace = ran();
-    let proof = workspace.run("audit prove state --round 2 --node plant/c").expect(0);
+    let proof = workspace
+        .run("audit prove state --round 2 --node plant/c")
+        .expect(0);
     workspace.write("proof.json", &proof.lines[0]);
     let checkpoint = "state/nodes/hq.gate/record/checkpoint";
     let verify = format!("audit verify --proof proof.json --checkpoint {checkpoint}");
     let proven = workspace.run(&verify).expect(0).events("proven");
-    assert!(proven[0]["leaf"].as_str().unwrap().contains("plant/c"), "{proven:?}");
+    assert!(
+        proven[0]["leaf"].as_str().unwrap().contains("plant/c"),
+        "{proven:?}"
+    );
     workspace.write("proof.json", &proof.lines[0].replace("plant/c", "plant/d"));
     let refused = workspace.run(&verify).expect(1);
-    assert!(refused.errors().contains("not under the checkpoint's root"), "{refused:#?}");
+    assert!(
+        refused.errors().contains("not under the checkpoint's root"),
+        "{refused:#?}"
+    );
     workspace.run("audit prove state --round 9").expect(1);
     workspace.run("audit verify nowhere").expect(1);
 }

@@ -18,7 +18,10 @@ fn coast_of(rounds: u64, seed: u64) -> Simulation {
         "{text}\n[heartbeat]\nretry = [\"200ms\", \"400ms\"]\nrestore_limit = \"2s\"\ncooldown = {{ first = \"1s\", cap = \"1s\" }}"
     );
     let text = text.replace("deadline = \"30s\"", "deadline = \"4s\"");
-    Simulation::from_toml(&text).unwrap().seed(seed).limit(secs(900))
+    Simulation::from_toml(&text)
+        .unwrap()
+        .seed(seed)
+        .limit(secs(900))
 }
 
 /// No law was broken, and the copies of these gateways are one and the same.
@@ -36,7 +39,9 @@ fn one_record(report: &SimulationReport, gateways: &[&str]) {
 /// Who had not cosigned the head of a round before, round by round.
 fn behind(report: &SimulationReport) -> Vec<(u64, usize, usize)> {
     let signed = report.events.iter().filter_map(|(_, event)| match event {
-        Event::RecordSigned { round, by, behind, .. } => Some((*round, by.len(), behind.len())),
+        Event::RecordSigned {
+            round, by, behind, ..
+        } => Some((*round, by.len(), behind.len())),
         _ => None,
     });
     signed.collect()
@@ -50,7 +55,11 @@ fn every_domain_cosigns_each_head_before_the_next_one() {
         let report = coast(seed).run().unwrap();
         one_record(&report, &GATES);
         let expected: Vec<_> = (2..=12).map(|round| (round, 2, 0)).collect();
-        assert_eq!(behind(&report), expected, "cosigning lags by more than a round");
+        assert_eq!(
+            behind(&report),
+            expected,
+            "cosigning lags by more than a round"
+        );
     }
 }
 
@@ -90,8 +99,16 @@ fn a_gateway_that_was_away_catches_up() {
             false => restart("lab/gate"),
         };
         let longer = coast_of(40, seed);
-        let report = longer.at(millis(700), crash("lab/gate")).at(secs(4), back).run().unwrap();
+        let report = longer
+            .at(millis(700), crash("lab/gate"))
+            .at(secs(4), back)
+            .run()
+            .unwrap();
         one_record(&report, &GATES);
-        assert_eq!(report.rounds().last().unwrap().counted.len(), 9, "seed {seed}: it is back");
+        assert_eq!(
+            report.rounds().last().unwrap().counted.len(),
+            9,
+            "seed {seed}: it is back"
+        );
     }
 }
