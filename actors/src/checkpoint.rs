@@ -328,6 +328,9 @@ pub struct State {
 /// The last view that was written down, and the run that the store's probe names.
 pub type Standing = (View, Option<Hash>);
 
+/// What the ends of rounds add to the record, in order.
+pub type LeavesOfRounds = Vec<(Round, Vec<String>)>;
+
 /// What it takes.
 pub enum Message {
     /// Whose the store's rounds are, if anybody was promoted: the last view, and the run.
@@ -348,11 +351,7 @@ pub enum Message {
         Reply<Result<(), CheckpointError>>,
     ),
     /// What the ends of these rounds, first and last, add to the record; of some of them at most, in order.
-    Leaves(
-        Round,
-        Round,
-        Reply<Result<Vec<(Round, Vec<String>)>, CheckpointError>>,
-    ),
+    Leaves(Round, Round, Reply<Result<LeavesOfRounds, CheckpointError>>),
     /// Write a view down. Asked again, it finds its own work done.
     View(View, Reply<Result<(), CheckpointError>>),
     /// Write down what a round's first gate has fixed, before anybody is told.

@@ -195,17 +195,17 @@ impl Course {
             Event::ModelObtained { round, domain } if round + 1 == number => {
                 last(&mut self.obtained, domain);
             }
-            Event::Transferred(transfer) if transfer.cargo == Cargo::Model => {
-                if transfer.round + 1 == number && self.models.len() < KEPT_MAX {
+            Event::Transferred(transfer) => match transfer.cargo {
+                Cargo::Model if transfer.round + 1 != number || self.models.len() >= KEPT_MAX => {}
+                Cargo::Model => {
                     self.models.insert(transfer.to.clone(), transfer.clone());
                 }
-            }
-            Event::Transferred(transfer) if transfer.round == number => {
-                if self.sums.len() < KEPT_MAX {
+                _ if transfer.round != number || self.sums.len() >= KEPT_MAX => {}
+                _ => {
                     let sum = (since, transfer.clone());
                     self.sums.insert(transfer.from.clone(), sum);
                 }
-            }
+            },
             Event::TrainingStarted { round, node } if *round == number => {
                 first(&mut self.began, node);
             }

@@ -105,7 +105,7 @@ impl<I: Iterator<Item = Past>> Merged<I> {
     }
 
     fn refill(&mut self, record: usize) {
-        while let Some(past) = self.records[record].next() {
+        for past in self.records[record].by_ref() {
             let Some(Place { at, bound }) = self.clocks.place(record, &past) else {
                 self.unplaced += u64::from(!self.clocks.repeats(record, past.life));
                 continue;

@@ -533,9 +533,9 @@ mod tests {
                     .collect();
                 assert!(!of_metric.is_empty(), "nobody tells {query}");
                 for label in labels.iter().filter(|label| !label.is_empty()) {
-                    let told = |name: &&String| name.contains(&format!("{label}=\""));
+                    let told = |name: &String| name.contains(&format!("{label}=\""));
                     assert!(
-                        of_metric.iter().all(|name| told(&name)),
+                        of_metric.iter().all(|name| told(name)),
                         "{query} {legend}: {label}"
                     );
                 }

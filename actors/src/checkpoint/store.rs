@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::promotion::Shared;
 use super::{
-    CheckpointError, CommitRecord, FORMAT, Found, Loaded, State, Tally, damaged, files_error, json,
-    sealed, state,
+    CheckpointError, CommitRecord, FORMAT, Found, LeavesOfRounds, Loaded, State, Tally, damaged,
+    files_error, json, sealed, state,
 };
 use crate::env::Files;
 use crate::slab::Pool;
@@ -297,11 +297,7 @@ impl Store {
     ///
     /// # Errors
     /// A round's record cannot be read.
-    pub fn leaves(
-        &self,
-        first: Round,
-        last: Round,
-    ) -> Result<Vec<(Round, Vec<String>)>, CheckpointError> {
+    pub fn leaves(&self, first: Round, last: Round) -> Result<LeavesOfRounds, CheckpointError> {
         let leaves = (first..=last).take(ROUNDS_AT_ONCE).map(|round| {
             let found = self.record(round)?;
             let unrecorded = Leaf::Unrecorded {

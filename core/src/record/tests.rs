@@ -185,7 +185,7 @@ fn round(number: Round, salt: u64) -> Vec<Leaf> {
         });
     }
     let model = model(number, salt);
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         leaves.push(Leaf::Checkpoint {
             round: number,
             model,

@@ -137,12 +137,12 @@ fn work_that_stands_still_is_told_as_a_chain_and_given_to_others() {
     wake(&mut hq, 7);
     let (effects, at) = wake(&mut hq, 13);
     assert_eq!((effects.len(), at), (0, Some(Micros(19_000_000))));
-    let chains = hq.events.iter().filter_map(|event| match event {
+    let mut chains = hq.events.iter().rev().filter_map(|event| match event {
         Event::Stalled { chain, .. } => Some(chain.join("")),
         _ => None,
     });
     assert_eq!(
-        chains.last().unwrap(),
+        chains.next().unwrap(),
         "the gateway is to gather slices 0, 1, 2 (attempt 0)"
     );
 }
