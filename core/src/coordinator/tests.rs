@@ -660,6 +660,31 @@ fn answers_of_another_start_or_round_change_nothing() {
 }
 
 #[test]
+fn what_is_heard_of_a_node_is_told_once_but_not_that_it_has_come() {
+    let mut run = Run::folding(plan(&[1, 1]));
+    assert!(!run.says("StandingChanged"));
+    let node = n("d1/n0");
+    let told = |run: &Run| {
+        let events = run.events.iter();
+        let states = events.filter_map(|event| match event {
+            Event::StandingChanged {
+                node: of, state, ..
+            } if *of == n("d1/n0") => Some(*state),
+            _ => None,
+        });
+        states.collect::<Vec<_>>()
+    };
+    for word in [Word::Suspect, Word::Suspect, Word::Restoring, Word::Active] {
+        run.tell(Message::Watched(node.clone(), word));
+    }
+    use crate::membership::State;
+    assert_eq!(
+        told(&run),
+        [State::Suspect, State::Restoring, State::Active]
+    );
+}
+
+#[test]
 fn it_is_told_when_all_contributions_are_folded() {
     let mut run = Run::folding(plan(&[1]));
     let folded = Event::ContributionsFolded { round: 1 };

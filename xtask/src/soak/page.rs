@@ -266,9 +266,10 @@ fn drawn(nodes: u64) -> String {
 
 /// Milliseconds until the browser has painted the first of what the page holds.
 fn painted(browser: &Browser) -> Result<f64> {
-    let paint = browser.script(
-        "return performance.getEntriesByType('paint').find((entry) => entry.name === 'first-contentful-paint')?.startTime",
-    )?;
+    let entry = "performance.getEntriesByName('first-contentful-paint')";
+    let is_there = format!("return {entry}.length === 1");
+    until(browser, "its first paint", &is_there)?;
+    let paint = browser.script(&format!("return {entry}[0].startTime"))?;
     paint.as_f64().context("nothing was painted")
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What `chromedriver` says of its port once it listens.
-const STARTED: &str = "on port ";
+const STARTED: &str = "started successfully on port ";
 
 /// A browser of its own, closed when dropped.
 pub struct Browser {
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_port_is_found_in_what_the_driver_says() {
-        let said = "Starting\nChromeDriver was started successfully on port 40123.\n";
+        let said = "Starting ChromeDriver 1 on port 0\nChromeDriver was started successfully on port 40123.\n";
         assert_eq!(port(said.as_bytes()).unwrap(), 40123);
         assert!(port(&b"Starting\n"[..]).is_err());
     }
