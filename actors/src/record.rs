@@ -21,6 +21,7 @@ use crate::shell::{ASKS_MAX, Actor, Cx, Handle, Reply, Stage, later, pause};
 use tombolo_core::coordinator as machine;
 use tombolo_core::event::Event;
 use tombolo_core::ids::{DomainId, NodeId, Round};
+use tombolo_core::mutants;
 use tombolo_core::record::{
     APPEND_BYTES_MAX, CERTIFICATE_BYTES_MAX, Der, FORMAT, Keeper, Leaf, Next, Offered, Scribe,
     Tree, Trespass, origin, signer_name,
@@ -278,6 +279,22 @@ impl Record {
         }
         if let Some(lacks) = heard.lacks {
             self.catch_up(cx, from, lacks);
+        } else if recorded.refused.is_empty() {
+            self.tell_cosigned();
+        }
+    }
+
+    /// Lets the coordinator know who has signed all that was told.
+    fn tell_cosigned(&self) {
+        let company = self.setup.company.get();
+        let coordinator = company.and_then(|company| company.coordinator.as_ref());
+        let account = self.keeper.account();
+        if let Some(coordinator) = coordinator.filter(|_| account.since_round() == 0) {
+            let by = self
+                .scribe
+                .holding(self.gateways.iter(), self.keeper.size());
+            let cosigned = machine::Message::Cosigned(account.round(), by);
+            coordinator.deliver(coordinator::Message::Machine(cosigned));
         }
     }
 
@@ -409,6 +426,7 @@ impl Record {
     /// Appends what is queued, one piece after another, each under a head of its own.
     fn next(&mut self, cx: &mut Cx<Self>) {
         let Some((round, mut lines)) = self.queue.pop_front() else {
+            self.tell_cosigned();
             let wanted = self.wanted;
             if self.damage.is_none() && self.keeper.account().round() < wanted {
                 return self.pull(cx, wanted);
@@ -457,7 +475,7 @@ impl Record {
             Offered::Taken(next) => {
                 self.write(cx, *next, move |record, cx, written| match written {
                     Ok(_) => {
-                        record.tell(round, &append, is_last);
+                        record.tell(round, &tree, &append, is_last);
                         record.next(cx);
                     }
                     Err(reason) => record.stop(reason),
@@ -477,7 +495,7 @@ impl Record {
     }
 
     /// Offers new leaves to everybody who has those before them; the others are asked what they lack by the same message.
-    fn tell(&mut self, round: Round, append: &Append, ends: bool) {
+    fn tell(&mut self, round: Round, before: &Tree, append: &Append, ends: bool) {
         let me = self.me().clone();
         let others: Vec<NodeId> = self
             .gateways
@@ -496,9 +514,26 @@ impl Record {
             });
         }
         self.size_before = self.keeper.size();
-        for node in others {
-            self.send(&node, Control::Append(append.clone()));
+        let lied_to = others.last().filter(|_| mutants::is("two-histories"));
+        for node in &others {
+            let told = match lied_to == Some(node) {
+                true => self.otherwise(before, append),
+                false => append.clone(),
+            };
+            self.send(node, Control::Append(told));
         }
+    }
+
+    /// For a planted bug: the same, with another end.
+    fn otherwise(&self, before: &Tree, append: &Append) -> Append {
+        let mut leaves = append.leaves.clone();
+        if let Some(last) = leaves.last_mut() {
+            *last = last.replace("\"reason\":\"\"", "\"reason\":\"otherwise\"");
+        }
+        let (name, cosigned) = (self.keeper.account().origin(), append.cosigned.clone());
+        let keys = self.setup.identity.as_ref();
+        let lie = self.scribe.offer(&name, before, leaves, cosigned, keys);
+        lie.unwrap_or_else(|_| append.clone())
     }
 }
 

@@ -53,6 +53,8 @@ pub enum Message {
     Told(Option<Told>),
     /// A node's certificate, verified: it signs under its key.
     Certified(NodeId, Vec<u8>),
+    /// What was told of a round is written down, and these gateways have signed it.
+    Cosigned(Round, Vec<NodeId>),
     /// There is no state to begin from, and why: the run is over before its first round.
     Fail(String),
     /// A gateway, or a successor of one, can be reached.
@@ -220,6 +222,8 @@ struct Domain {
 struct Ending {
     reason: String,
     until: Micros,
+    /// Until when signatures under the last round are waited for.
+    signed_by: Option<Micros>,
     done: bool,
 }
 
@@ -598,6 +602,10 @@ impl Machine for Coordinator {
             Message::Start(committed, resumed) => self.on_start(cx, *committed, resumed),
             Message::Told(told) => self.untold.begin(told),
             Message::Certified(node, certificate) => self.untold.certify(node, certificate),
+            Message::Cosigned(round, by) => {
+                self.untold.sign(round, by);
+                self.check_ending(cx);
+            }
             Message::Fail(reason) => self.on_fail(cx, reason),
             Message::Up(node) => self.on_up(cx, node),
             Message::Watched(node, word) => self.on_watched(cx, node, word),

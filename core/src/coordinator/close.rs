@@ -15,6 +15,10 @@ use crate::text::{Text, clip};
 use crate::time::Micros;
 use crate::wire::{Commit, Contribution, Control};
 
+/// At the end of a run the signatures under its last round are waited for no longer: they take a message each way and one small file. Without
+/// them the gateways would learn of that round's leaves in the next run.
+const SIGNATURES_WAIT: Duration = Duration::from_secs(2);
+
 impl Coordinator {
     /// Looks whether the open round can go on, and says when to look again.
     pub(super) fn check(&mut self, cx: &mut Context<'_, Effect>) {
@@ -501,6 +505,7 @@ impl Coordinator {
         self.ending = Some(Ending {
             reason: clip(reason),
             until: cx.now() + self.plan.round.close_limit,
+            signed_by: None,
             done: false,
         });
         if self.phase() != Some(Phase::Committing) {
@@ -515,6 +520,7 @@ impl Coordinator {
         self.ending = Some(Ending {
             reason: reason.clone(),
             until: cx.now(),
+            signed_by: None,
             done: true,
         });
         let own = self.me.domain();
@@ -571,6 +577,20 @@ impl Coordinator {
             phase.is_some() || self.recording.is_some() || (ending.reason.is_empty() && behind);
         if waits && cx.now() < ending.until {
             return cx.wake_at(ending.until);
+        }
+        let view = self.membership.view();
+        let there = self
+            .domains
+            .iter()
+            .filter(|(_, domain)| domain.joined && !domain.lost);
+        let gateways = there
+            .filter_map(|(id, _)| view.gateway(id))
+            .filter(|node| **node != self.me);
+        if ending.reason.is_empty() && self.untold.is_unsigned(committed.ended, gateways) {
+            let until = *ending.signed_by.get_or_insert(cx.now() + SIGNATURES_WAIT);
+            if cx.now() < until {
+                return cx.wake_at(until);
+            }
         }
         ending.done = true;
         let mut reason = ending.reason.clone();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::Coordinator;
 use crate::event::{RoundRecord, RoundState};
-use crate::ids::{Epoch, NodeId};
+use crate::ids::{Epoch, NodeId, Round};
 use crate::record::{Der, Leaf};
 use crate::view::View;
 
@@ -34,6 +34,8 @@ pub(super) struct Untold {
     told: Option<Told>,
     certificates: BTreeMap<NodeId, Vec<u8>>,
     views: Vec<View>,
+    /// The last round whose leaves are written down, and the gateways that have signed them.
+    signed: (Round, Vec<NodeId>),
 }
 
 impl Untold {
@@ -43,6 +45,22 @@ impl Untold {
 
     pub(super) fn certify(&mut self, node: NodeId, certificate: Vec<u8>) {
         self.certificates.insert(node, certificate);
+    }
+
+    pub(super) fn sign(&mut self, round: Round, by: Vec<NodeId>) {
+        self.signed = (round, by);
+    }
+
+    /// Whether one of these has not signed yet what was told of a round.
+    pub(super) fn is_unsigned<'a>(
+        &self,
+        round: Round,
+        mut gateways: impl Iterator<Item = &'a NodeId>,
+    ) -> bool {
+        let (signed, by) = &self.signed;
+        self.told.is_some()
+            && round > 0
+            && (*signed < round || gateways.any(|node| !by.contains(node)))
     }
 
     pub(super) fn view(&mut self, view: View) {

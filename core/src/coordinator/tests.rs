@@ -1,6 +1,7 @@
 mod asynchronous;
 mod closing;
 mod drifts;
+mod leaves;
 mod misfits;
 mod objections;
 mod restart;

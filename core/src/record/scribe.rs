@@ -151,6 +151,16 @@ impl Scribe {
         gateways.cloned().partition(has)
     }
 
+    /// Which of those gateways hold so many leaves: what a copy holds its gateway has signed.
+    pub fn holding<'a>(
+        &self,
+        gateways: impl Iterator<Item = &'a NodeId>,
+        size: u64,
+    ) -> Vec<NodeId> {
+        let holds = |node: &&NodeId| self.size(node).is_some_and(|held| held >= size);
+        gateways.filter(holds).cloned().collect()
+    }
+
     /// How many leaves a gateway holds, as far as it has said.
     pub fn size(&self, node: &NodeId) -> Option<u64> {
         self.copies.get(node).map(|copy| copy.size)

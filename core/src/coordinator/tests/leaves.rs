@@ -1,0 +1,96 @@
+//! What a round's end adds to the record, and what the run's end waits for.
+
+use super::*;
+use crate::record::Leaf;
+
+fn told(first: Vec<Leaf>) -> Message {
+    Message::Told(Some(Told {
+        first,
+        ..Told::default()
+    }))
+}
+
+fn kinds(leaves: &[Leaf]) -> Vec<String> {
+    let line = |leaf: &Leaf| serde_json::from_str::<serde_json::Value>(&leaf.line()).unwrap();
+    let kind = |leaf: &Leaf| line(leaf)["leaf"].as_str().unwrap().to_owned();
+    leaves.iter().map(kind).collect()
+}
+
+#[test]
+fn a_committed_round_tells_who_takes_part_what_was_counted_and_the_model() {
+    let mut run = Run::weighed(plan(&[1, 1]));
+    run.tell(told(Vec::new()));
+    run.tell(Message::Certified(n("d1/n0"), vec![1]));
+    for domain in 0..2 {
+        run.contribute(domain, 0, &[&format!("d{domain}/n0")]);
+        run.noted(domain, 0);
+    }
+    run.compute(0);
+    let record = run.last_record();
+    let leaves = run.machine.leaves(&record);
+    let expected = [
+        "certificate",
+        "membership",
+        "update",
+        "update",
+        "contribution",
+        "contribution",
+        "checkpoint",
+        "round",
+    ];
+    assert_eq!(kinds(&leaves), expected);
+    assert!(
+        matches!(&leaves[5], Leaf::Contribution { round: 1, domain, weight, members, .. }
+            if (domain, *weight) == (&d(1), 1.0) && *members == [n("d1/n0")]),
+        "{:?}",
+        leaves[5]
+    );
+    assert!(matches!(&leaves[7], Leaf::Round { model, .. } if *model == hash(1)));
+    // What was told is not told again; a certificate is if it is another one.
+    run.tell(Message::Committed(1, Ok(())));
+    run.tell(Message::Certified(n("d1/n0"), vec![2]));
+    run.now = at(60_000);
+    run.wake();
+    let leaves = run.machine.leaves(&run.last_record());
+    assert_eq!(kinds(&leaves), ["certificate", "round"]);
+    assert!(matches!(&leaves[1], Leaf::Round { round: 2, model, .. } if *model == hash(1)));
+}
+
+#[test]
+fn without_a_record_nothing_is_told_and_nobody_waits_for_signatures() {
+    let mut run = last_round(&[1, 1]);
+    assert_eq!(run.machine.leaves(&run.last_record()), []);
+    run.tell(Message::Told(None));
+    run.domain(0, adopted());
+    run.domain(1, adopted());
+    run.finished();
+}
+
+#[test]
+fn the_run_ends_once_the_last_round_is_signed_or_a_moment_later() {
+    let mut run = last_round(&[1, 1]);
+    run.tell(told(Vec::new()));
+    run.domain(0, adopted());
+    run.domain(1, adopted());
+    assert!(run.is_running());
+    run.tell(Message::Cosigned(1, Vec::new()));
+    assert!(run.is_running(), "d1 has not signed");
+    run.tell(Message::Cosigned(1, vec![n("d1/n0")]));
+    assert_eq!(run.finished().reason, "");
+
+    let mut run = last_round(&[1, 1]);
+    run.tell(told(Vec::new()));
+    run.domain(0, adopted());
+    let begun = run.now;
+    run.domain(1, adopted());
+    run.now = begun + Duration::from_millis(1999);
+    run.wake();
+    assert!(run.is_running());
+    run.now = begun + Duration::from_secs(2);
+    run.wake();
+    assert_eq!(
+        run.finished().reason,
+        "",
+        "a gateway that does not sign is only named"
+    );
+}
