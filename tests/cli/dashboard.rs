@@ -205,13 +205,13 @@ fn traced(workspace: &Workspace, name: &str) -> usize {
     let text = std::fs::read_to_string(workspace.path().join(name)).unwrap();
     let trace: Value = serde_json::from_str(&text).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
-    let named = |is_meant: fn(&str) -> bool| {
+    let named = |is: &dyn Fn(&str) -> bool| {
         let whole = events.iter().filter(|event| event["ph"] == "X");
-        let named = whole.filter(|event| is_meant(event["name"].as_str().unwrap()));
+        let named = whole.filter(|event| is(event["name"].as_str().unwrap()));
         named.count()
     };
-    let rounds = named(|name| name.starts_with("round "));
-    assert_eq!(named(|name| name == "train"), 9 * rounds);
+    let rounds = named(&|name| name.starts_with("round "));
+    assert_eq!(named(&|name| name == "train"), 9 * rounds);
     rounds
 }
 

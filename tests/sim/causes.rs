@@ -19,6 +19,8 @@ sync_every = 5
 quorum = { nodes = 3, domains = 2 }
 deadline = "60s"
 grace = "1s"
+[heartbeat]
+restore_limit = "20s"
 [model]
 trainer = "digits-softmax"
 [aggregator]
