@@ -95,6 +95,10 @@ impl Display {
             Event::Round(record) => self.on_round(record),
             Event::NodeWaits(_) if self.format == Format::Json => print_line(event),
             Event::NodeWaits(wait) => self.note(&waits(wait)),
+            // For a page that another process serves.
+            Event::NodeMeasured(_) if self.member && self.format == Format::Json => {
+                print_line(event);
+            }
             Event::TrainingStarted { round, .. } if self.member => {
                 self.bar.set_message(format!("round {round}: training"));
             }

@@ -205,7 +205,7 @@ fn until(browser: &Browser, what: &str, script: &str) -> Result<Duration> {
 /// The federation trains, a node is killed, and all forms of the page are looked at.
 fn trained(root: &Path) -> Result<Figures> {
     let run = Run::start(root, COAST, "run --processes")?;
-    let browser = Browser::start(1280, 1500)?;
+    let browser = Browser::start(1180, 1000)?;
     browser.open(&run.url)?;
     until(&browser, "nine nodes and their sites", &drawn(9))?;
     let paint = painted(&browser)?;
@@ -302,7 +302,7 @@ fn looks(root: &Path, browser: &Browser) -> Result<()> {
         "the page is as bright in the dark"
     );
     save(root, "page-dark.png", &browser.window()?)?;
-    let narrow = json!({ "width": 390, "height": 1400, "deviceScaleFactor": 1, "mobile": true });
+    let narrow = json!({ "width": 390, "height": 1000, "deviceScaleFactor": 1, "mobile": true });
     browser.chromium("Emulation.setDeviceMetricsOverride", &narrow)?;
     let overflow =
         browser.script("return document.documentElement.scrollWidth - window.innerWidth")?;
@@ -340,7 +340,7 @@ fn crowd(root: &Path, nodes: u64) -> Result<Figures> {
         "nodes": nodes.div_ceil(10) * 10,
         "first_paint_of_all_ms": painted(&browser)?.round(),
         "all_drawn_ms": all.as_millis() as u64,
-        "round_redrawn_ms": drawing,
+        "round_redrawn_ms": drawing.as_f64().map(f64::round),
     })))
 }
 
