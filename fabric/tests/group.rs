@@ -267,11 +267,11 @@ fn a_buffer_of_another_group_is_refused_before_anybody_meets() {
 #[test]
 fn a_buffer_that_the_machine_has_no_room_for_is_refused_to_all_and_the_group_goes_on() {
     let told = ranks(2, WAIT, |mut group| {
-        let refused = group.allocate(1 << 44).map(|_| ()).unwrap_err();
+        let refused = group.allocate(1 << 47).map(|_| ()).unwrap_err();
         assert!(
             matches!(
                 refused,
-                GroupError::Fabric(FabricError::Exhausted { needed, .. }) if needed == 2 << 44
+                GroupError::Fabric(FabricError::Exhausted { needed, .. }) if needed == 2 << 47
             ),
             "{refused:?}"
         );
