@@ -92,6 +92,9 @@ pub const RANKS_MAX: usize = 64;
 const SPINS: u32 = 20_000;
 const SPINS_MIN: u32 = 250;
 
+/// How often it gives the processor to another before it sleeps. Where ranks share a processor, the one that is waited for may be next.
+const YIELDS: u32 = 50;
+
 /// The first sleep, which doubles up to the longest: after each, dead ranks and the deadline are looked for.
 const NAP: Duration = Duration::from_millis(1);
 const NAP_MAX: Duration = Duration::from_millis(20);
@@ -122,6 +125,7 @@ pub struct Group {
     turn: u16,
     wait: Duration,
     spins: u32,
+    yields: u32,
 }
 
 impl Group {
@@ -142,7 +146,7 @@ impl Group {
 
     /// Sleeps at once where it would look for the others again and again, because the processors have better to do.
     pub fn rest_while_waiting(&mut self) {
-        self.spins = 0;
+        (self.spins, self.yields) = (0, 0);
     }
 
     /// A buffer of so many bytes for each rank, zeroed, reserved and mapped. All ranks must ask for it.
@@ -266,6 +270,13 @@ impl Group {
             0 => 0,
             spins => (spins / 2).max(SPINS_MIN),
         };
+        for _ in 0..self.yields {
+            std::thread::yield_now();
+            match gate.look(turn) {
+                Turn::Waiting => {}
+                ended => return ended,
+            }
+        }
         Turn::Waiting
     }
 

@@ -70,10 +70,6 @@ const SLEEPERS: u32 = 1 << 31;
 impl<W: Word> Gate<'_, W> {
     /// Arrives. The last to do so opens the gate, unless `judge` says why not. Once for each turn and rank.
     pub(super) fn arrive(&self, turn: u16, judge: impl FnOnce() -> Option<Failure>) -> Turn {
-        let before = self.look(turn);
-        if before != Turn::Waiting {
-            return before;
-        }
         if self.arrived.add(1) + 1 == self.ranks {
             // Nobody arrives for the next turn before this one is passed.
             self.arrived.store(0);

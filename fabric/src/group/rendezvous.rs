@@ -12,7 +12,7 @@ use rustix::process::PidfdFlags;
 use super::control::{CONTROL_LENGTH, Control};
 use super::message::{Message, NoMessage};
 use super::slab::{self, Words};
-use super::{Group, GroupError, RANKS_MAX, no_files};
+use super::{Group, GroupError, RANKS_MAX, YIELDS, no_files};
 use crate::dial::Dial;
 use crate::error::{FabricError, system};
 use crate::folder::{Address, Folder, random};
@@ -142,6 +142,7 @@ impl Founding {
             turn: 0,
             wait,
             spins: 0,
+            yields: YIELDS,
         };
         for (index, socket) in group.sockets.iter().enumerate() {
             let welcome = Message::Welcome {
@@ -302,6 +303,7 @@ impl Group {
             turn: 0,
             wait,
             spins: 0,
+            yields: YIELDS,
         };
         group.convene()?;
         Ok(group)
