@@ -675,7 +675,13 @@ fn what_is_heard_of_a_node_is_told_once_but_not_that_it_has_come() {
         });
         states.collect::<Vec<_>>()
     };
-    for word in [Word::Suspect, Word::Suspect, Word::Restoring, Word::Active] {
+    for word in [
+        Word::Active,
+        Word::Suspect,
+        Word::Suspect,
+        Word::Restoring,
+        Word::Active,
+    ] {
         run.tell(Message::Watched(node.clone(), word));
     }
     use crate::membership::State;

@@ -161,6 +161,7 @@ static FAULT: Table = Table {
             "Verbs",
             "Collective",
             "Checkpoint",
+            "Record",
             "Link",
             "Heartbeat",
             "ClockSync",
