@@ -13,6 +13,7 @@ use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tombolo_core::collective::{
     Collective, DType, Element, Folder, Move, Operation, Shape, schedule,
@@ -198,6 +199,11 @@ impl Step {
     /// Chooses another shape of all-reduce. All ranks must choose the same.
     pub fn set_shape(&mut self, shape: Shape) {
         self.shape = shape;
+    }
+
+    /// See [`Group::set_wait`].
+    pub fn set_wait(&mut self, wait: Duration) {
+        self.group.set_wait(wait);
     }
 
     /// The ranks.

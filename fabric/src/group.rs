@@ -144,6 +144,11 @@ impl Group {
         &self.names
     }
 
+    /// Chooses how long others may keep this rank waiting at a meeting; until then it is as long as it waited for them to join.
+    pub fn set_wait(&mut self, wait: Duration) {
+        self.wait = wait;
+    }
+
     /// Sleeps at once where it would look for the others again and again, because the processors have better to do.
     pub fn rest_while_waiting(&mut self) {
         (self.spins, self.yields) = (0, 0);
@@ -430,7 +435,7 @@ impl Group {
                 Err(NoMessage::Malformed) => {
                     return Err(self.distrusted("it did not answer as agreed"));
                 }
-                Err(NoMessage::FilesLost) => return Err(no_files()),
+                Err(NoMessage::FilesLost) => return Err(no_files(files_max().saturating_add(1))),
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -519,13 +524,32 @@ fn no_room(needed: u64, limit: u64) -> FabricError {
     }
 }
 
-fn no_files() -> FabricError {
+/// Descriptors that a group takes: of each rank a socket and a life, and some for a while.
+fn files(ranks: usize) -> u64 {
+    2 * ranks as u64 + 4
+}
+
+fn files_max() -> u64 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current.unwrap_or(u64::MAX)
+}
+
+/// Refuses what would come to a halt in the middle.
+fn check_files(ranks: usize) -> Result<(), FabricError> {
+    let open = std::fs::read_dir("/proc/self/fd").map_err(system("counting open files"))?;
+    // One of them is that of the count.
+    let needed = open.count() as u64 - 1 + files(ranks);
+    match needed <= files_max() {
+        true => Ok(()),
+        false => Err(no_files(needed)),
+    }
+}
+
+fn no_files(needed: u64) -> FabricError {
     FabricError::Exhausted {
         what: "the descriptors of a group",
-        needed: RANKS_MAX as u64,
-        limit: rustix::process::getrlimit(rustix::process::Resource::Nofile)
-            .current
-            .unwrap_or(u64::MAX),
+        needed,
+        limit: files_max(),
         advice: "raise the limit of open files (ulimit -n)",
     }
 }

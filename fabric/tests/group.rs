@@ -7,6 +7,7 @@
 )]
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustix::fd::OwnedFd;
@@ -186,13 +187,15 @@ fn who_does_not_come_is_named_by_all_who_wait() {
     let refused = founding.found(SHORT).map(|_| ()).unwrap_err().to_string();
     assert!(refused.contains("hq/b"), "{refused}");
 
-    let told = ranks(3, SHORT, |mut group| {
-        if group.rank() == 1 {
-            std::thread::sleep(3 * SHORT);
+    let told_already = AtomicUsize::new(0);
+    let told = ranks(3, WAIT, |mut group| {
+        group.set_wait(SHORT);
+        while group.rank() == 1 && told_already.load(Ordering::Relaxed) < 2 {
+            std::thread::sleep(Duration::from_millis(1));
         }
-        group
-            .barrier()
-            .map_err(|error| (error.rank(), error.to_string()))
+        let told = group.barrier();
+        told_already.fetch_add(1, Ordering::Relaxed);
+        told.map_err(|error| (error.rank(), error.to_string()))
     });
     for told in &told {
         let (rank, text) = told.as_ref().unwrap_err();
@@ -304,6 +307,58 @@ fn strangers_and_garbage_at_the_door_do_not_keep_a_rank_out() {
         assert_eq!(first.join().unwrap(), 0);
     });
     drop(silent);
+}
+
+/// Field fault: descriptor needs are compared with the limit before joining, and the message gives limit and needed value (nccl-tests#206). In a
+/// process of its own, since the limit is a process's.
+#[test]
+fn a_group_that_needs_more_descriptors_than_there_may_be_is_refused_with_limit_and_need() {
+    const FEW: &str = "TOMBOLO_FABRIC_TEST_FEW_FILES";
+    let name =
+        "a_group_that_needs_more_descriptors_than_there_may_be_is_refused_with_limit_and_need";
+    if std::env::var_os(FEW).is_none() {
+        let alone = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name])
+            .env(FEW, "yes")
+            .status();
+        assert!(alone.unwrap().success());
+        return;
+    }
+    let place = place();
+    let limit = |most| rustix::process::Rlimit {
+        current: Some(most),
+        maximum: rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum,
+    };
+    let set = |most| {
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit(most)).unwrap();
+    };
+    let names: Vec<String> = (0..60).map(|rank| rank.to_string()).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    set(100);
+    let refused = Founding::new(&place.path, &names).map(|_| ()).unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            FabricError::Exhausted {
+                limit: 100,
+                needed: 124..200,
+                ..
+            }
+        ),
+        "{refused:?}"
+    );
+    // The limit may sink afterwards, or others open files. That ends the wait at once.
+    let founding = Founding::new(&place.path, &names[..2]).unwrap();
+    let door = std::fs::read_dir(&place.path).unwrap().next().unwrap();
+    let _stranger = knock(&door.unwrap().path());
+    let next = std::fs::File::open("/dev/null").unwrap();
+    let next = std::os::fd::AsRawFd::as_raw_fd(&next);
+    set(next as u64);
+    let refused = founding.found(WAIT).map(|_| ()).unwrap_err();
+    assert!(
+        matches!(refused, GroupError::Fabric(FabricError::Exhausted { .. })),
+        "{refused:?}"
+    );
 }
 
 fn knock(door: &Path) -> OwnedFd {

@@ -20,6 +20,9 @@ const FOLDER: &str = "TOMBOLO_STEP_TEST_FOLDER";
 /// Longer than a slice of any cache level, so that a kill can come in the middle.
 const ELEMENTS: usize = 100_000;
 
+/// How long ranks wait for each other to join.
+const JOINING: Duration = Duration::from_secs(60);
+
 /// How long a line may take to come: only failures wait for it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -92,7 +95,7 @@ impl Ranks {
         });
     }
 
-    /// Makes a group of all, the first of which founds it.
+    /// Makes a group of all, the first of which founds it; `wait` is how long each then waits for others at a meeting.
     pub fn found(&self, wait: Duration) {
         let count = self.processes.lock().unwrap().len();
         let names: Vec<String> = (0..count).map(|index| self.name(index)).collect();
@@ -161,14 +164,12 @@ fn a_rank_of_another_test() {
                 for rank in 1..names.len() {
                     say(&hex(&founding.invitation(rank).to_bytes()));
                 }
-                step = Some(Step::new(founding.found(millis(wait)).unwrap()));
-                say("in the group");
+                step = Some(in_group(founding.found(JOINING).unwrap(), wait));
             }
             ["join", wait, name, invitation] => {
                 let invitation = Endpoint::from_bytes(&unhex(invitation)).unwrap();
-                let group = Group::join(folder, name, &invitation, millis(wait));
-                step = Some(Step::new(group.unwrap()));
-                say("in the group");
+                let group = Group::join(folder, name, &invitation, JOINING);
+                step = Some(in_group(group.unwrap(), wait));
             }
             ["cases"] => {
                 let mut running = step.take().unwrap();
@@ -196,6 +197,13 @@ fn a_rank_of_another_test() {
             ref other => panic!("{other:?}"),
         }
     }
+}
+
+fn in_group(group: Group, wait: &str) -> Step {
+    let mut step = Step::new(group);
+    step.set_wait(Duration::from_millis(wait.parse().unwrap()));
+    say("in the group");
+    step
 }
 
 /// Steps of training, each checked; the shapes take turns, and so does memory of its own. An error says in which step, and whom it names.
@@ -245,10 +253,6 @@ fn steps(mut step: Step, count: u64) -> Result<(), String> {
 
 fn say(line: &str) {
     println!("rank: {line}");
-}
-
-fn millis(text: &str) -> Duration {
-    Duration::from_millis(text.parse().unwrap())
 }
 
 /// Descriptors, and mappings of groups' memory.

@@ -12,7 +12,7 @@ use rustix::process::PidfdFlags;
 use super::control::{CONTROL_LENGTH, Control};
 use super::message::{Message, NoMessage};
 use super::slab::{self, Words};
-use super::{Group, GroupError, RANKS_MAX, YIELDS, no_files};
+use super::{Group, GroupError, RANKS_MAX, YIELDS, check_files, files, files_max, no_files};
 use crate::dial::Dial;
 use crate::error::{FabricError, system};
 use crate::folder::{Address, Folder, random};
@@ -59,7 +59,8 @@ impl Founding {
     ///
     /// # Errors
     ///
-    /// Names that cannot be used or come twice, none or more than [`RANKS_MAX`] of them, or what the system said.
+    /// Names that cannot be used or come twice, none or more than [`RANKS_MAX`] of them, more than this process may open files for, or what the
+    /// system said.
     pub fn new(folder: &Path, names: &[&str]) -> Result<Founding, FabricError> {
         if names.is_empty() || names.len() > RANKS_MAX {
             return Err(FabricError::Exhausted {
@@ -69,6 +70,7 @@ impl Founding {
                 advice: "name at least one and no more than that",
             });
         }
+        check_files(names.len())?;
         let mut seats: Vec<Seat> = Vec::new();
         for &name in names {
             check_name(name)?;
@@ -184,12 +186,12 @@ impl Founding {
                 match Message::receive(&strangers[index], RecvFlags::DONTWAIT) {
                     Err(NoMessage::Nothing) => index += 1,
                     Ok((Message::Hello { name, token }, _)) => {
-                        self.admit(strangers.remove(index), &name, &token);
+                        self.admit(strangers.remove(index), &name, &token)?;
                     }
                     Ok(_) | Err(_) => drop(strangers.remove(index)),
                 }
             }
-            self.accept(&mut strangers);
+            self.accept(&mut strangers)?;
         }
         Ok(())
     }
@@ -208,9 +210,15 @@ impl Founding {
     }
 
     /// Takes what has connected, if it is this user's.
-    fn accept(&self, strangers: &mut Vec<OwnedFd>) {
+    fn accept(&self, strangers: &mut Vec<OwnedFd>) -> Result<(), FabricError> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        while let Ok(socket) = rustix::net::accept_with(&self.socket, flags) {
+        loop {
+            let socket = match rustix::net::accept_with(&self.socket, flags) {
+                Ok(socket) => socket,
+                Err(Errno::MFILE) => return Err(self.files_ran_out()),
+                // Nobody more, or gone again.
+                Err(_) => return Ok(()),
+            };
             let user = rustix::net::sockopt::socket_peercred(&socket).map(|peer| peer.uid);
             if user != Ok(rustix::process::geteuid()) {
                 continue;
@@ -222,8 +230,12 @@ impl Founding {
         }
     }
 
+    fn files_ran_out(&self) -> FabricError {
+        no_files(files_max().saturating_add(files(self.seats.len())))
+    }
+
     /// Gives a rank its seat, if it shows the right invitation and nobody has it.
-    fn admit(&mut self, socket: OwnedFd, name: &str, token: &Token) {
+    fn admit(&mut self, socket: OwnedFd, name: &str, token: &Token) -> Result<(), FabricError> {
         let seat = self.seats[1..].iter_mut().find(|seat| seat.name == name);
         // All bytes are looked at, so that the time taken tells nothing of where they differ.
         let shows = |seat: &Seat| {
@@ -231,15 +243,17 @@ impl Founding {
             bytes.fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
         };
         match seat.filter(|seat| seat.taken.is_none() && shows(seat)) {
-            Some(seat) => {
-                if let Ok(life) = life(&socket) {
-                    seat.taken = Some(Arrival { socket, life });
-                }
-            }
+            Some(seat) => match life(&socket) {
+                Ok(life) => seat.taken = Some(Arrival { socket, life }),
+                Err(Errno::MFILE) => return Err(self.files_ran_out()),
+                // It has gone.
+                Err(_) => {}
+            },
             None => {
                 let _ = Message::Denied.send(&socket, &[]);
             }
         }
+        Ok(())
     }
 }
 
@@ -328,7 +342,9 @@ fn greet(
                 Err(NoMessage::Nothing) => {}
                 Err(NoMessage::Gone) => break,
                 Err(NoMessage::Malformed) => return Err(dial.distrusted(NO_ANSWER)),
-                Err(NoMessage::FilesLost) => return Err(no_files()),
+                Err(NoMessage::FilesLost) => {
+                    return Err(no_files(files_max().saturating_add(files(RANKS_MAX))));
+                }
             }
         }
     }
