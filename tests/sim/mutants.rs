@@ -6,7 +6,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::json;
-use tombolo::core::event::Event;
 use tombolo::core::mutants;
 use tombolo::core::rng::Rng;
 use tombolo::simulation::{Dose, Simulation, SimulationError, SimulationReport, secs};
@@ -72,7 +71,7 @@ const MUTANTS: &[(&str, &str, Search)] = &[
     (
         "two-histories",
         "a coordinator tells one domain another record than the others",
-        histories,
+        crate::record::histories,
     ),
 ];
 
@@ -108,25 +107,6 @@ fn twin(seed: u64) -> Option<String> {
 fn flip(seed: u64) -> Option<String> {
     let violations = crate::watch::flipped(seed).violations;
     violations.first().map(ToString::to_string)
-}
-
-/// A domain that was told another history names the coordinator, with proof, before the second round after that has ended.
-fn histories(seed: u64) -> Option<String> {
-    let text = COAST.replace("rounds = 12", "rounds = 4");
-    let report = Simulation::from_toml(&text)
-        .unwrap()
-        .seed(seed)
-        .run()
-        .unwrap();
-    let ended = |event: &Event| matches!(event, Event::Round(record) if record.round == 3);
-    let before = report.events.iter().take_while(|(_, event)| !ended(event));
-    let mut proofs = before.filter_map(|(_, event)| match event {
-        Event::RecordForked { node, by, reason } if node != by && by.as_str() == "hq/gate" => {
-            Some(format!("{node}: {reason}"))
-        }
-        _ => None,
-    });
-    proofs.next()
 }
 
 /// Faults of every kind, for longer than a leak takes to be felt.

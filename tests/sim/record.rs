@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use tombolo::simulation::{Simulation, SimulationReport, crash, millis, promote, restart, secs};
 use tombolo_core::event::Event;
+use tombolo_core::mutants;
 
 use crate::dropout::COAST;
 
@@ -111,4 +112,34 @@ fn a_gateway_that_was_away_catches_up() {
             "seed {seed}: it is back"
         );
     }
+}
+
+/// A domain that was told another history from the first round on names the coordinator, with proof, before the third has ended.
+pub fn histories(seed: u64) -> Option<String> {
+    let text = COAST.replace("rounds = 12", "rounds = 4");
+    let report = Simulation::from_toml(&text)
+        .unwrap()
+        .seed(seed)
+        .run()
+        .unwrap();
+    let ended = |event: &Event| matches!(event, Event::Round(record) if record.round == 3);
+    let events = report.events.iter().map(|(_, event)| event);
+    let mut proofs = events
+        .take_while(|event| !ended(event))
+        .filter_map(|event| match event {
+            Event::RecordForked { node, by, reason } if node != by => {
+                (by.as_str() == "hq/gate").then(|| format!("{node}: {reason}"))
+            }
+            _ => None,
+        });
+    proofs.next()
+}
+
+#[test]
+fn a_coordinator_that_tells_two_histories_is_named_with_proof() {
+    let planted = mutants::plant("two-histories");
+    let found = histories(1).expect("somebody holds the proof");
+    drop(planted);
+    assert!(found.contains("two histories"), "{found}");
+    assert_eq!(histories(1), None);
 }
