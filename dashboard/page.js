@@ -165,7 +165,7 @@
     if (seconds >= 2 * 86400) return `${Math.floor(seconds / 86400)} d`;
     return seconds >= 7200 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 60)} min`;
   }
-  const CERTIFICATE_SOON_S = 7 * 86400;
+  const CERTIFICATE_SOON_S = 86400; // those that we issue are good for a week
   // What a queue and a link hold at most, as the shell and the link have it.
   const QUEUE = 1024;
   const OUTBOX = 64 * 1024 * 1024;

@@ -17,7 +17,8 @@ use tombolo::Federation;
 use tombolo::explain::Past;
 use tombolo::observe::{Bounds, Dashboard, Feed, Picture, metrics};
 use tombolo::simulation::{Simulation, secs};
-use tombolo_core::event::Event;
+use tombolo_core::event::{Event, Measured, Vitals};
+use tombolo_core::ids::NodeId;
 
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -183,17 +184,70 @@ fn simulated(nodes: usize) -> Vec<Past> {
     past.collect()
 }
 
+/// A picture in which everything is known of so many nodes, at sites of ten.
+fn crowded(nodes: usize) -> Picture {
+    let mut picture = Picture::new(Bounds::LIVE);
+    for nth in 0..nodes {
+        let node: NodeId = format!("d{}/n{}", nth / 10, nth % 10).parse().unwrap();
+        let gate: NodeId = format!("d{}/n0", nth / 10).parse().unwrap();
+        let address = "[::1]:4600".to_owned();
+        let mut events = vec![
+            Event::NodeStarted {
+                node: node.clone(),
+                address,
+                life: 1,
+            },
+            Event::UpdateExported {
+                node: node.clone(),
+                round: 1,
+                samples: 180,
+                loss: 0.5,
+            },
+            Event::NodeMeasured(Vitals {
+                node: node.clone(),
+                memory: 1 << 25,
+                queued: 1,
+                unacknowledged: 2,
+                unacknowledged_bytes: 700,
+                certificate_s: 86_400,
+            }),
+        ];
+        if node == gate && nth > 0 {
+            events.push(Event::LinkMeasured(Measured {
+                node,
+                peer: "d0/n0".parse().unwrap(),
+                round_trip_ms: Some(12.5),
+                heartbeat_loss: 0.01,
+                sent: 1 << 20,
+                received: 1 << 21,
+            }));
+        }
+        for event in events {
+            let (at, life) = (1.0, 0);
+            picture.apply(&Past { at, life, event });
+        }
+    }
+    picture
+}
+
 /// "Per-node series end with the node or are capped; scrape time is bounded." client_golang#296, cadence#5398
 #[test]
 fn the_picture_of_many_nodes_is_small_and_a_scrape_of_it_is_bounded() {
     let _alone = alone();
     let nodes = number("TOMBOLO_NODES", 40);
-    let past = simulated(nodes);
     let mut picture = Picture::new(Bounds::LIVE);
-    past.iter().for_each(|past| picture.apply(past));
+    simulated(nodes).iter().for_each(|past| picture.apply(past));
     assert_eq!(picture.nodes.len(), nodes);
+    scraped("scrape", picture);
+    scraped("scrape, everything known", crowded(1_000));
+    // Beyond the cap it does not grow.
+    scraped("scrape, everything known", crowded(4_000));
+}
+
+/// Scrapes a picture a few times, and says how much there is of it.
+fn scraped(case: &str, picture: Picture) {
+    let (nodes, links) = (picture.nodes.len(), picture.links.len());
     let state = serde_json::to_vec(&picture).unwrap();
-    let links = picture.links.len();
     let picture = Arc::new(picture);
     let (mut spans, mut text) = (Vec::new(), String::new());
     for _ in 0..20 {
@@ -206,7 +260,7 @@ fn the_picture_of_many_nodes_is_small_and_a_scrape_of_it_is_bounded() {
     println!(
         "{}",
         json!({
-            "case": "scrape",
+            "case": case,
             "nodes": nodes,
             "links": links,
             "series": series,
