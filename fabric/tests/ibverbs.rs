@@ -220,7 +220,7 @@ fn a_cut_cable_costs_no_more_than_the_wait_and_is_told_from_a_dead_peer() {
         eprintln!("skipped: TOMBOLO_RDMA_CUT names no interface that may lose what is sent");
         return;
     };
-    let [near, far] = ["rxe0", "rxe1"].map(Ibverbs::on);
+    let [near, far] = ["rxe0", "rxe1"].map(|name| Ibverbs::on(name).patience(WAIT));
     let (reader, owner) = (near.open("hq/b").unwrap(), far.open("hq/a").unwrap());
     let mut region = owner.allocate(5000).unwrap();
     region.bytes_mut().fill(3);
@@ -264,7 +264,7 @@ fn a_cut_cable_costs_no_more_than_the_wait_and_is_told_from_a_dead_peer() {
 
 /// A device of this machine; `None` where there is none, which the variable forbids.
 fn device(owner: &str) -> Option<Arc<dyn Device>> {
-    let provider = Ibverbs::new();
+    let provider = Ibverbs::new().patience(WAIT);
     if let Err(reason) = provider.probe() {
         assert!(std::env::var_os("TOMBOLO_RDMA").is_none(), "{reason}");
         eprintln!("skipped: {reason}");

@@ -1,9 +1,13 @@
 //! Nothing is left: descriptors, mappings, threads and files. Alone in its binary, since it counts what the whole process has.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "threads of the system end in real time"
+)]
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tombolo_fabric::ibverbs::Ibverbs;
 use tombolo_fabric::memory::Memory;
@@ -18,7 +22,7 @@ fn a_mesh_of_devices_leaves_nothing_behind() {
     let rdma = rdma();
     let before = held();
     a_reader_lets_go_of_what_the_owner_dropped(&shm);
-    assert_eq!(held(), before);
+    assert_eq!(settled(before), before);
     let rdma = rdma.iter().map(|rdma| rdma as &dyn VerbsProvider);
     for provider in [&shm as &dyn VerbsProvider, &memory]
         .into_iter()
@@ -36,7 +40,7 @@ fn a_mesh_of_devices_leaves_nothing_behind() {
             );
             assert!(mappings > before.1 || !mapped, "{mappings}");
             assert!(threads > before.2 || !threaded, "{threads}");
-            assert_eq!(held(), before, "{}", provider.name());
+            assert_eq!(settled(before), before, "{}", provider.name());
             assert_eq!(entries(&folder), 0, "{}", provider.name());
         }
     }
@@ -45,7 +49,7 @@ fn a_mesh_of_devices_leaves_nothing_behind() {
 /// A device of hardware, or of software; `None` where there is none, which the variable forbids. What its library opens for good is open
 /// after this.
 fn rdma() -> Option<Ibverbs> {
-    let provider = Ibverbs::new();
+    let provider = Ibverbs::new().patience(Duration::from_secs(60));
     if let Err(reason) = provider.probe() {
         assert!(std::env::var_os("TOMBOLO_RDMA").is_none(), "{reason}");
         eprintln!("skipped: {reason}");
@@ -95,6 +99,18 @@ fn a_reader_lets_go_of_what_the_owner_dropped(provider: &dyn VerbsProvider) {
     let (_, with_other, _) = held();
     // One mapping less at the owner, and at the reader one for another.
     assert_eq!(with_other, with_one - 1);
+}
+
+/// What is held in the end. A thread that was joined is done, but the kernel may list it for a moment more: on a busy machine that was seen.
+fn settled(expected: (usize, usize, usize)) -> (usize, usize, usize) {
+    let began = Instant::now();
+    loop {
+        let now = held();
+        if now == expected || began.elapsed() > Duration::from_secs(10) {
+            return now;
+        }
+        std::thread::yield_now();
+    }
 }
 
 /// Descriptors, mappings of ours, threads.

@@ -195,11 +195,11 @@ fn be_a_rank() -> bool {
 
 /// Where a machine has two devices, ranks take turns, so that half of the reads go from one to the other.
 fn device_of(rank: usize) -> Ibverbs {
-    let devices = ["rxe0", "rxe1"].map(Ibverbs::on);
+    let devices = ["rxe0", "rxe1"].map(|name| Ibverbs::on(name).patience(WAIT));
     let [here, there] = devices.each_ref().map(|device| device.probe().is_ok());
     match here && there {
         true => devices[rank % 2].clone(),
-        false => Ibverbs::new(),
+        false => Ibverbs::new().patience(WAIT),
     }
 }
 

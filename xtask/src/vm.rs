@@ -31,6 +31,9 @@ const BUILD: &[&str] = &[
 ];
 const PROGRAMS: &[&str] = &["conformance", "ibverbs", "reduce", "leaks", "tombolo"];
 
+/// Seconds for all of it: a minute where nothing else runs, but an emulated machine gets what others leave.
+const PATIENCE_S: &str = "1800";
+
 /// What `vm-run` ends with when it could not run the command.
 const NO_GUEST: i32 = 125;
 
@@ -58,6 +61,7 @@ pub fn run(root: &Path) -> Result<()> {
     let status = Command::new("bash")
         .arg(&runner)
         .args(["--", "bash", "tests/vm/rdma.sh"])
+        .env("VM_RUN_TIMEOUT", PATIENCE_S)
         .args(&programs)
         .current_dir(root)
         .status()

@@ -39,11 +39,9 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use super::{
-    Device, Endpoint, Limits, QUEUE_DEPTH, QueuePair, READ_LENGTH_MAX, REGIONS_MAX, Stats,
-    VerbsProvider, bytes_max, check_name, no_memory,
-};
+use super::{Device, Endpoint, Limits, QueuePair, Stats, VerbsProvider, check_name, no_memory};
 use crate::error::{FabricError, NoRdma, system};
 use crate::pages::Pages;
 use crate::region::Region;
@@ -57,10 +55,24 @@ const PROVIDER: &str = "ibverbs";
 /// Reads of one queue pair on the way at a time: what the common devices serve.
 const READS_MAX: u8 = 16;
 
+/// How long an owner may take to answer over the connection: a greeting of three messages, in which both sides make a queue pair, is the most
+/// that it is asked for. Milliseconds between devices of hardware.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Opens RDMA devices.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Ibverbs {
     device: Option<String>,
+    patience: Duration,
+}
+
+impl Default for Ibverbs {
+    fn default() -> Ibverbs {
+        Ibverbs {
+            device: None,
+            patience: PATIENCE,
+        }
+    }
 }
 
 impl Ibverbs {
@@ -73,7 +85,15 @@ impl Ibverbs {
     pub fn on(device: &str) -> Ibverbs {
         Ibverbs {
             device: Some(device.to_owned()),
+            ..Ibverbs::default()
         }
+    }
+
+    /// Owners may take this long to accept a reader and to answer its questions, instead of ten seconds. On an emulated machine that does
+    /// much else, devices of software have needed more.
+    #[must_use]
+    pub fn patience(self, patience: Duration) -> Ibverbs {
+        Ibverbs { patience, ..self }
     }
 
     /// Which device nodes of this process would get.
@@ -144,7 +164,7 @@ impl VerbsProvider for Ibverbs {
     fn open(&self, owner: &str) -> Result<Arc<dyn Device>, FabricError> {
         check_name(owner)?;
         let (context, port, link) = self.find()?;
-        let shared = Shared::new(owner, limits(link), port, link, Arc::new(context))?;
+        let shared = Shared::new(owner, self.patience, port, link, context)?;
         let shared = Arc::new(shared);
         let gid = shared.port.gid();
         let socket = TcpListener::bind(gid.listen())
@@ -236,15 +256,6 @@ impl Drop for IbverbsDevice {
             // A panic of the listener has been printed where it happened; there is nothing left to stop.
             let _ = thread.join();
         }
-    }
-}
-
-fn limits(link: Link) -> Limits {
-    Limits {
-        read_length_max: READ_LENGTH_MAX.min(link.message_max.max(1) as usize),
-        queue_depth: QUEUE_DEPTH.min(link.depth),
-        regions_max: REGIONS_MAX.min(link.regions),
-        bytes_max: bytes_max(),
     }
 }
 

@@ -39,7 +39,7 @@ impl World {
 
     /// `None` where there is no device, which the variable forbids.
     pub fn ibverbs() -> Option<World> {
-        let provider = Ibverbs::new();
+        let provider = Ibverbs::new().patience(WAIT);
         if let Err(reason) = provider.probe() {
             assert!(std::env::var_os("TOMBOLO_RDMA").is_none(), "{reason}");
             eprintln!("skipped: {reason}");

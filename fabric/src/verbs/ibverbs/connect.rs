@@ -15,10 +15,6 @@ use crate::error::{FabricError, system};
 use crate::folder::random;
 use crate::verbs::{Limits, QueuePair, Token};
 
-/// How long all of it may take: a greeting of three messages, in which both sides make a queue pair. Milliseconds between devices of
-/// hardware; a busy emulated machine with one of software has needed five seconds.
-const CONNECT_WAIT: Duration = Duration::from_secs(10);
-
 /// Greetings in one attempt to connect: an owner that closes so many times does not want us.
 const GREETINGS_MAX: usize = 16;
 
@@ -96,7 +92,8 @@ pub(super) fn connect(
     let dial = Dial {
         peer,
         address: choice::socket(&place.gid, gid.scope, place.port),
-        deadline: Instant::now() + CONNECT_WAIT,
+        patience: shared.patience,
+        deadline: Instant::now() + shared.patience,
     };
     let (stream, theirs) = dial.greet(&shared.owner, token, card)?;
     if choice::ip(&theirs.gid) != choice::ip(&place.gid) {
@@ -149,6 +146,7 @@ const NO_ANSWER: &str = "it did not answer our greeting as agreed";
 struct Dial<'a> {
     peer: &'a str,
     address: SocketAddr,
+    patience: Duration,
     deadline: Instant,
 }
 
@@ -232,7 +230,7 @@ impl Dial<'_> {
             return Err(FabricError::TimedOut {
                 peer: self.peer.to_owned(),
                 doing: "connecting to it",
-                wait: CONNECT_WAIT,
+                wait: self.patience,
             });
         }
         Ok(left.max(Duration::from_millis(1)))

@@ -22,8 +22,8 @@ use crate::pages::Pages;
 use crate::region::{LocalKey, Region};
 use crate::verbs::Read;
 
-/// How long to wait for a failed queue pair's requests to come back. A device flushes within microseconds; a guest may stand still for a second.
-pub(super) const DRAIN_WAIT: Duration = Duration::from_secs(5);
+/// How long to wait for a failed queue pair's requests to come back. A device flushes within microseconds; only of a broken one is this the end.
+pub(super) const DRAIN_WAIT: Duration = Duration::from_secs(30);
 
 /// An open device.
 pub(super) struct Context {

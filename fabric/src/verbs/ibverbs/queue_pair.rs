@@ -23,9 +23,6 @@ use crate::verbs::{Completion, Limits, QueuePair, REGIONS_MAX, Read, Refused, St
 /// How long to look for a completion before sleeping: about what a small READ takes on a NIC, and less than a sleep and a wake-up.
 const SPIN: Duration = Duration::from_micros(20);
 
-/// How long the owner may take to say why a READ failed. It answers from a thread that does nothing else.
-const EXPLAIN_WAIT: Duration = Duration::from_secs(2);
-
 /// See the module.
 pub(super) struct ReaderPair {
     /// Of this side's device.
@@ -239,7 +236,7 @@ impl ReaderPair {
                     read,
                     guess,
                     answers_before,
-                    until: Instant::now() + EXPLAIN_WAIT,
+                    until: Instant::now() + self.shared.patience,
                 });
                 if asked.is_err() {
                     self.break_off(Some(CompletionError::PeerGone));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::fd::OwnedFd;
 
@@ -13,7 +14,10 @@ use crate::error::{FabricError, system};
 use crate::folder::random;
 use crate::pages::Pages;
 use crate::region::{DeviceId, LocalKey, Storage};
-use crate::verbs::{GRANTS_MAX, Limits, Stats, Token, check_room, too_many_grants, wake};
+use crate::verbs::{
+    GRANTS_MAX, Limits, QUEUE_DEPTH, READ_LENGTH_MAX, REGIONS_MAX, Stats, Token, bytes_max,
+    check_room, too_many_grants, wake,
+};
 
 /// A huge page. So much at least lies between the addresses of two regions, so that a read past the end of one meets nothing.
 pub(super) const ADDRESS_STEP: u64 = 2 << 20;
@@ -23,6 +27,8 @@ pub(super) struct Shared {
     pub(super) owner: String,
     pub(super) id: DeviceId,
     pub(super) limits: Limits,
+    /// How long an owner may take to answer.
+    pub(super) patience: Duration,
     pub(super) port: Port,
     pub(super) link: Link,
     pub(super) context: Arc<Context>,
@@ -50,6 +56,17 @@ pub(super) struct Link {
     pub(super) regions: usize,
 }
 
+impl Link {
+    fn limits(&self) -> Limits {
+        Limits {
+            read_length_max: READ_LENGTH_MAX.min(self.message_max.max(1) as usize),
+            queue_depth: QUEUE_DEPTH.min(self.depth),
+            regions_max: REGIONS_MAX.min(self.regions),
+            bytes_max: bytes_max(),
+        }
+    }
+}
+
 struct Table {
     regions: BTreeMap<u64, Window>,
     /// Regions that are or are being made, and their bytes.
@@ -73,11 +90,12 @@ struct Grant {
 impl Shared {
     pub(super) fn new(
         owner: &str,
-        limits: Limits,
+        patience: Duration,
         port: Port,
         link: Link,
-        context: Arc<Context>,
+        context: Context,
     ) -> Result<Shared, FabricError> {
+        let context = Arc::new(context);
         let domain = Domain::new(context.clone()).map_err(system("making a protection domain"))?;
         let idle = Completions::new(&context, 1, false)
             .map_err(system("making a completion queue for peers"))?;
@@ -89,7 +107,8 @@ impl Shared {
         Ok(Shared {
             owner: owner.to_owned(),
             id: DeviceId::next(),
-            limits,
+            limits: link.limits(),
+            patience,
             port,
             link,
             context,
