@@ -463,6 +463,14 @@ pub struct Transfer {
     /// What the topology says that the link carries, in bits per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<u64>,
+    /// How often it was gone on with after its connection had broken.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub cuts: u32,
+}
+
+/// Nothing worth a word.
+fn is_none(count: &u32) -> bool {
+    *count == 0
 }
 
 /// How a node does.

@@ -29,7 +29,7 @@ pub const VERSION: u16 = 2;
 
 /// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0x1C21_C488_370C_A8B6;
+pub const FINGERPRINT: u64 = 0xA349_6863_C212_BA8E;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;
@@ -412,6 +412,8 @@ pub enum Object {
     Chunk(Hash, u32),
     /// A domain's scaled sum.
     Contribution(Round, Attempt),
+    /// What it holds from that byte on: for whoever has the bytes before.
+    Rest(Round, Attempt, u64),
 }
 
 /// Why an object is not sent.

@@ -441,6 +441,11 @@ pub(crate) fn verdict(transfer: &Transfer, seconds: f64, lines: &Lines) -> (Caus
     if let Some(rate) = transfer.rate {
         why += &format!(" of the link's {:.1}", rate as f64 / 1e6);
     }
+    match transfer.cuts {
+        0 => {}
+        1 => why += "; its connection broke once",
+        cuts => why += &format!("; its connection broke {cuts} times"),
+    }
     if full.is_some_and(|full| full >= FULL) {
         return (Cause::Link, why);
     }

@@ -12,6 +12,7 @@ mod collective;
 mod congestion;
 mod crash_points;
 mod crowd;
+mod cuts;
 mod dropout;
 mod duplicate;
 mod each;

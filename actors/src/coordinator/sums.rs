@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::{Setup, each};
 use crate::checkpoint::{self, CheckpointError};
 use crate::env::{Files, OffloadPanicked, Work, work};
-use crate::link::{self, Incoming};
+use crate::link::{self, FetchError, Incoming};
 use crate::shell::Handle;
 use crate::slab::SlabMut;
 use tombolo_core::aggregate::{Needs, Weight};
@@ -21,7 +21,7 @@ use tombolo_core::event::{Cargo, Event, Transfer};
 use tombolo_core::fold::{self, ByteFold};
 use tombolo_core::ids::DomainId;
 use tombolo_core::tensor::Hash;
-use tombolo_core::wire::{CHUNK_ELEMENTS, Contribution, Encoding, Object};
+use tombolo_core::wire::{CHUNK_ELEMENTS, Contribution, Encoding, Lack, Object};
 
 /// How soon bytes are asked for again after a connection broke: about as long as it takes to dial anew.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -33,10 +33,20 @@ pub(super) type Domain = (Contribution, Option<Handle<link::Message>>);
 pub(super) enum Source {
     /// This node's own domain: they are here.
     Here(Bytes),
-    /// Another domain's gateway; what was waited for it so far.
-    There(Incoming, Duration),
+    /// Another domain's gateway.
+    There(Sent),
     /// The journal: a folder of chunks.
     Kept(Arc<dyn Files>, Arc<str>),
+}
+
+/// A contribution as it comes over a link. A connection that breaks costs the chunk that was on its way: the rest is asked for over the next one.
+pub(super) struct Sent {
+    incoming: Incoming,
+    link: Handle<link::Message>,
+    /// Bytes of the chunks that have come whole.
+    taken: u64,
+    waited: Duration,
+    cuts: u32,
 }
 
 /// A contribution that could not be folded.
@@ -91,7 +101,7 @@ async fn patiently<T>(
     attempt: impl AsyncFn() -> Result<T, Trouble>,
 ) -> Result<T, FoldError> {
     let env = &setup.stage.env;
-    let until = env.now() + setup.stage.plan.round.close_limit / 3;
+    let until = env.now() + patience(setup);
     loop {
         match attempt().await {
             Ok(done) => return Ok(done),
@@ -232,7 +242,7 @@ async fn write_down_once(setup: &Setup, domain: &Domain) -> Result<Result<(), St
 /// Says of each contribution that has come over a link how long it was waited for.
 pub(super) fn tell(setup: &Setup, domains: &[Domain], sources: &[Source]) {
     for ((contribution, _), source) in domains.iter().zip(sources) {
-        let Source::There(incoming, waited) = source else {
+        let Source::There(sent) = source else {
             continue;
         };
         let (from, to) = (contribution.domain.clone(), setup.stage.node.domain());
@@ -243,8 +253,11 @@ pub(super) fn tell(setup: &Setup, domains: &[Domain], sources: &[Source]) {
             rate: link.and_then(|link| link.emulate.rate),
             from,
             to,
-            bytes: incoming.len,
-            waited_us: u64::try_from(waited.as_micros()).unwrap_or(u64::MAX),
+            bytes: contribution
+                .encoding
+                .bytes(setup.layout.len() * tensors(setup, contribution)),
+            waited_us: u64::try_from(sent.waited.as_micros()).unwrap_or(u64::MAX),
+            cuts: sent.cuts,
         }));
     }
 }
@@ -318,7 +331,13 @@ async fn sent(
         let reason = format!("{} bytes, expected {expected}", incoming.len);
         return Err(wrong(contribution, reason));
     }
-    Ok(Source::There(incoming, setup.stage.env.now().since(began)))
+    Ok(Source::There(Sent {
+        incoming,
+        link: link.clone(),
+        taken: 0,
+        waited: setup.stage.env.now().since(began),
+        cuts: 0,
+    }))
 }
 
 impl Source {
@@ -330,7 +349,7 @@ impl Source {
         index: usize,
         bytes: usize,
     ) -> Result<Vec<Bytes>, Trouble> {
-        let pieces = self.pieces(setup, index, bytes).await;
+        let pieces = self.pieces(setup, contribution, index, bytes).await;
         let pieces = pieces.map_err(|reason| missing(contribution, reason))?;
         let mut hasher = blake3::Hasher::new();
         pieces.iter().for_each(|piece| {
@@ -350,18 +369,14 @@ impl Source {
     async fn pieces(
         &mut self,
         setup: &Setup,
+        contribution: &Contribution,
         index: usize,
         len: usize,
     ) -> Result<Vec<Bytes>, String> {
         match self {
             Source::Here(bytes) if bytes.len() < len => Err("it is too short".into()),
             Source::Here(bytes) => Ok(vec![bytes.split_to(len)]),
-            Source::There(incoming, waited) => {
-                let began = setup.stage.env.now();
-                let read = within(setup, read_exactly(&mut incoming.stream, len)).await?;
-                *waited += setup.stage.env.now().since(began);
-                read
-            }
+            Source::There(sent) => sent.chunk(setup, contribution, len).await,
             Source::Kept(files, journal) => {
                 let (files, journal) = (files.clone(), journal.clone());
                 let read = work(
@@ -375,6 +390,93 @@ impl Source {
             }
         }
     }
+}
+
+impl Sent {
+    /// The next chunk. While connections break, the rest is asked for again as long as a transfer may stand still.
+    async fn chunk(
+        &mut self,
+        setup: &Setup,
+        contribution: &Contribution,
+        len: usize,
+    ) -> Result<Vec<Bytes>, String> {
+        let env = &setup.stage.env;
+        let until = env.now() + patience(setup);
+        let mut read = self.read(setup, len).await;
+        while let Err(reason) = read {
+            if env.now() >= until {
+                return Err(reason);
+            }
+            tracing::debug!(node = %setup.stage.node, domain = %contribution.domain, taken = self.taken, reason, "the rest of a contribution is asked for");
+            env.sleep(AGAIN).await;
+            read = match self.go_on(setup, contribution).await {
+                Ok(()) => self.read(setup, len).await,
+                Err(Gone { reason, for_good }) if for_good => return Err(reason),
+                Err(Gone { reason, .. }) => Err(reason),
+            };
+        }
+        self.taken += len as u64;
+        read
+    }
+
+    async fn read(&mut self, setup: &Setup, len: usize) -> Result<Vec<Bytes>, String> {
+        let began = setup.stage.env.now();
+        let read = within(setup, read_exactly(&mut self.incoming.stream, len)).await;
+        self.waited += setup.stage.env.now().since(began);
+        read?
+    }
+
+    /// Has what has not come yet begin to come again.
+    async fn go_on(&mut self, setup: &Setup, contribution: &Contribution) -> Result<(), Gone> {
+        let (round, attempt) = (contribution.round, contribution.attempt);
+        let rest = Object::Rest(round, attempt, self.taken);
+        let began = setup.stage.env.now();
+        let fetch = self.link.ask(|reply| link::Message::Fetch(rest, reply));
+        let fetched = within(setup, fetch).await;
+        self.waited += setup.stage.env.now().since(began);
+        let not_yet = |reason: String| Gone {
+            reason,
+            for_good: false,
+        };
+        let answer = fetched
+            .map_err(not_yet)?
+            .map_err(|error| not_yet(error.to_string()))?;
+        let incoming = answer.map_err(|error| Gone {
+            for_good: matches!(
+                error,
+                FetchError::Missing {
+                    lack: Lack::Absent,
+                    ..
+                }
+            ),
+            reason: error.to_string(),
+        })?;
+        let whole = contribution
+            .encoding
+            .bytes(setup.layout.len() * tensors(setup, contribution));
+        if incoming.len != whole - self.taken {
+            let reason = format!("{} bytes, expected {}", incoming.len, whole - self.taken);
+            return Err(Gone {
+                reason,
+                for_good: true,
+            });
+        }
+        self.incoming = incoming;
+        self.cuts += 1;
+        Ok(())
+    }
+}
+
+/// Why the rest of a contribution does not come.
+struct Gone {
+    reason: String,
+    /// Asking again would be of no use.
+    for_good: bool,
+}
+
+/// How long a transfer may stand still.
+fn patience(setup: &Setup) -> Duration {
+    setup.stage.plan.round.close_limit / 3
 }
 
 /// Reads so many bytes, in the pieces in which they came.
@@ -396,7 +498,7 @@ async fn read_exactly(
 }
 
 async fn within<T>(setup: &Setup, future: impl Future<Output = T>) -> Result<T, String> {
-    let limit = setup.stage.plan.round.close_limit / 3;
+    let limit = patience(setup);
     tokio::select! {
         biased;
         output = future => Ok(output),

@@ -98,6 +98,11 @@ impl Shelf {
         match object {
             Object::Outline(hash) => Some(self.model(hash)?.outline.to_bytes().into()),
             Object::Chunk(hash, index) => self.model(hash)?.chunk(index),
+            Object::Rest(round, attempt, from) => {
+                let whole = self.find(Object::Contribution(round, attempt))?;
+                let from = usize::try_from(from).ok()?;
+                (from < whole.len()).then(|| whole.slice(from..))
+            }
             _ => self.objects.get(&object).map(|entry| entry.value().clone()),
         }
     }

@@ -250,6 +250,7 @@ fn tell(setup: &Setup, round: Round, bytes: u64, waited: Duration) {
         to,
         bytes,
         waited_us: u64::try_from(waited.as_micros()).unwrap_or(u64::MAX),
+        cuts: 0,
     }));
 }
 

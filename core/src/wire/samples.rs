@@ -68,6 +68,10 @@ pub fn controls() -> Vec<Control> {
             tag: 9,
             object: Object::Contribution(round, 2),
         },
+        Control::Fetch {
+            tag: 11,
+            object: Object::Rest(round, 2, 1 << 20),
+        },
         Control::Offer {
             tag: 6,
             object: Object::Model(round),

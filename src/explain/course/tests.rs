@@ -91,6 +91,7 @@ fn came(cargo: Cargo, from: &str, to: &str, bytes: u64, waited_us: u64) -> Event
         bytes,
         waited_us,
         rate: Some(16_500_000),
+        cuts: 0,
     })
 }
 
@@ -327,6 +328,12 @@ fn what_holds_a_transfer_up_is_told_by_its_rate_its_link_and_its_losses() {
         cause(&sent(1_000_000, known), &lines(Some(600.0), 0.05)),
         Cause::Latency
     );
+    let resumed = Transfer {
+        cuts: 3,
+        ..sent(1_000_000, known)
+    };
+    let (_, why) = verdict(&resumed, 2.0, &lines(Some(40.0), 0.0));
+    assert!(why.contains("; its connection broke 3 times"), "{why}");
     // Nobody has said what it carries: it is taken to be full.
     assert_eq!(
         cause(&sent(1_000_000, None), &lines(Some(40.0), 0.0)),
