@@ -292,7 +292,7 @@ impl Crew {
             listen,
         } = kit;
         let (plan, me) = (stage.plan.clone(), stage.node.clone());
-        let endpoint = quic::bind(
+        let (endpoint, shaper) = quic::bind(
             stage.env.as_ref(),
             &plan,
             &stage.node,
@@ -362,7 +362,7 @@ impl Crew {
         let quic = {
             let (stage, endpoint, identity, links) = (
                 stage.clone(),
-                endpoint.clone(),
+                (endpoint.clone(), shaper.clone()),
                 identity.clone(),
                 known_links.clone(),
             );

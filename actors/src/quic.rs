@@ -4,6 +4,7 @@
 //! that should have waited to be dialled, is closed.
 
 pub mod congestion;
+pub mod shaping;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use quinn::{
 };
 
 use self::congestion::{Fixed, Later};
+use self::shaping::Shaper;
 use crate::env::{DATAGRAM, Env};
 use crate::identity::Identity;
 use crate::link::{self, Trouble, dials};
@@ -75,9 +77,12 @@ pub struct Quic {
     refusals: u32,
     refusal: String,
     shaking: usize,
+    shaper: Option<Arc<Shaper>>,
+    /// Those that the shaper looks after.
+    shaped: Vec<(NodeId, Connection)>,
 }
 
-/// Makes a node's endpoint on an address.
+/// Makes a node's endpoint on an address, and what holds its links' caps if there are any.
 ///
 /// # Errors
 /// The address is taken or cannot be bound; the message names it.
@@ -87,8 +92,13 @@ pub fn bind(
     node: &NodeId,
     identity: &dyn Identity,
     address: SocketAddr,
-) -> std::io::Result<Endpoint> {
+) -> std::io::Result<(Endpoint, Option<Arc<Shaper>>)> {
     let (socket, runtime) = env.bind(address)?;
+    let shaper = Shaper::new(plan, node, runtime.clone(), env.unix_time());
+    let socket = match &shaper {
+        Some(shaper) => shaper.clone().wrap(socket),
+        None => socket,
+    };
     let key = env.reset_key();
     let mut config = EndpointConfig::new(Arc::new(ResetKey(blake3::derive_key(
         "tombolo stateless reset",
@@ -116,7 +126,7 @@ pub fn bind(
     server.max_incoming(HANDSHAKES_MAX);
     server.migration(true);
     let endpoint = Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)?;
-    Ok(endpoint)
+    Ok((endpoint, shaper))
 }
 
 /// How many bytes of an object may be in flight to a node, over a path that may carry datagrams of `carries` bytes.
@@ -143,7 +153,7 @@ fn transport(
     let window = stream_window(plan, node, carries);
     let connection = window * STREAMS_OF_A_CONNECTION;
     let mut discovery = MtuDiscoveryConfig::default();
-    discovery.upper_bound(carries);
+    discovery.upper_bound(shaping::datagram(shaping::least(plan, node), carries));
     let mut transport = TransportConfig::default();
     // Heartbeats keep a connection alive; without any sign of life for many periods it is given up and dialled anew.
     let idle = (plan.heartbeat.every * 12).max(Duration::from_secs(6));
@@ -255,7 +265,7 @@ impl Quic {
     pub fn new(
         stage: Stage,
         identity: Arc<dyn Identity>,
-        endpoint: Endpoint,
+        (endpoint, shaper): (Endpoint, Option<Arc<Shaper>>),
         links: Arc<std::sync::OnceLock<BTreeMap<NodeId, Handle<link::Message>>>>,
     ) -> Self {
         Quic {
@@ -267,7 +277,33 @@ impl Quic {
             refusals: 0,
             refusal: String::new(),
             shaking: 0,
+            shaper,
+            shaped: Vec::new(),
         }
+    }
+
+    /// Has the shaper look after a connection, if what goes over it is capped.
+    fn shape(&mut self, peer: &NodeId, connection: &Connection) {
+        let Some(shaper) = &self.shaper else { return };
+        if Plan::is_wan(&self.stage.node, peer) {
+            shaper.learn(peer, connection.remote_address());
+            self.shaped.push((peer.clone(), connection.clone()));
+        }
+    }
+
+    /// Looks after what is capped, again and again.
+    fn look(&self, cx: &mut Cx<Self>) {
+        if self.shaper.is_none() {
+            return;
+        }
+        later(cx, self.stage.env.sleep(shaping::LOOK), |quic, (), cx| {
+            quic.shaped
+                .retain(|(_, connection)| connection.close_reason().is_none());
+            if let Some(shaper) = &quic.shaper {
+                shaper.look(&quic.shaped, quic.stage.env.unix_time());
+            }
+            quic.look(cx);
+        });
     }
 
     fn accept(&self, cx: &mut Cx<Self>) {
@@ -334,16 +370,17 @@ impl Quic {
         self.refusal = reason;
     }
 
-    fn on_accepted(&self, connection: Connection, law: &Later) {
+    fn on_accepted(&mut self, connection: Connection, law: &Later) {
         let peer = match self.identity.peer(connection.peer_identity()) {
             Ok(peer) => peer,
             Err(error) => {
                 return connection.close(VarInt::from_u32(10), error.to_string().as_bytes());
             }
         };
-        let link = self.links.get().and_then(|links| links.get(&peer));
+        let link = self.links.get().and_then(|links| links.get(&peer)).cloned();
         match link {
             Some(link) if dials(&self.stage.plan, &peer, &self.stage.node) => {
+                self.shape(&peer, &connection);
                 law.choose(law_between(&self.stage.plan, &self.stage.node, &peer));
                 if link
                     .post(link::Message::Attach(connection.clone()))
@@ -365,7 +402,7 @@ impl Quic {
         };
         let (env, endpoint) = (self.stage.env.clone(), self.endpoint.clone());
         let (plan, identity) = (self.stage.plan.clone(), self.identity.clone());
-        let to = peer.clone();
+        let (to, shaper) = (peer.clone(), self.shaper.clone());
         let attempt = async move {
             let mut reasons = Vec::new();
             let mut refused = false;
@@ -376,6 +413,9 @@ impl Quic {
                 let mut has_moved = false;
                 for address in addresses {
                     let carries = env.carries(address);
+                    if let Some(shaper) = &shaper {
+                        shaper.learn(&to, address);
+                    }
                     let (config, server_name) = dialling(&plan, identity.as_ref(), &to, carries);
                     let connecting = match endpoint.connect_with(config, address, &server_name) {
                         Ok(connecting) => connecting,
@@ -411,9 +451,12 @@ impl Quic {
             };
             Err(Trouble { reason, refused })
         };
-        later(cx, attempt, move |_, result, _| {
+        later(cx, attempt, move |quic, result, _| {
             let message = match result {
-                Ok(connection) => link::Message::Attach(connection),
+                Ok(connection) => {
+                    quic.shape(&peer, &connection);
+                    link::Message::Attach(connection)
+                }
                 Err(reason) => link::Message::DialFailed(reason),
             };
             link.deliver(message);
@@ -426,6 +469,7 @@ impl Actor for Quic {
     const NAME: &'static str = "Quic";
 
     fn started(&mut self, cx: &mut Cx<Self>) {
+        self.look(cx);
         if let Some(links) = self.links.get() {
             // Dials that were under way are gone with the actor before this one.
             for link in links.values() {

@@ -52,6 +52,7 @@ pub mod outline;
 pub mod plan;
 pub mod record;
 pub mod rng;
+pub mod shaping;
 pub mod staleness;
 pub mod tensor;
 pub mod text;

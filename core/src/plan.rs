@@ -12,6 +12,7 @@ use crate::aggregate::Needs;
 use crate::compress::{Coding, Lossless};
 use crate::congestion::Law;
 use crate::ids::{DomainId, NodeId, Round};
+use crate::shaping::Cap;
 use crate::staleness::AsyncPlan;
 
 mod fabric;
@@ -424,6 +425,10 @@ pub struct LinkPlan {
     pub lossless_down: Option<Lossless>,
     /// How much may be on the way, each way.
     pub congestion: Law,
+    /// What may pass from the first of `between` to the second.
+    pub cap: Option<Cap>,
+    /// What may pass the other way.
+    pub cap_back: Option<Cap>,
 }
 
 /// An emulated path, each way.
@@ -540,6 +545,15 @@ impl Plan {
             let (a, b) = &link.between;
             (a, b) == (one, other) || (b, a) == (one, other)
         })
+    }
+
+    /// What may be sent from one domain to another.
+    pub fn cap(&self, from: &DomainId, to: &DomainId) -> Option<&Cap> {
+        let link = self.link(from, to)?;
+        match link.between.0 == *from {
+            true => link.cap.as_ref(),
+            false => link.cap_back.as_ref(),
+        }
     }
 
     /// The nodes that `node` keeps a link to: its domain, and across the WAN whoever may coordinate with every gateway and its successors.

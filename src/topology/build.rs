@@ -15,6 +15,7 @@ use super::value::{Section, Value};
 
 mod addresses;
 mod asynchronous;
+mod caps;
 mod domains;
 mod links;
 
@@ -42,7 +43,8 @@ pub(super) fn plan(
     let coordinator = rounds::coordinator(file, &domains, &mut mistakes);
     let standby = rounds::standby(file, &domains, coordinator.as_ref(), &mut mistakes);
     let round = rounds::plan(file, &domains, &mut mistakes);
-    let links = links::plan(file, &domains, &mut mistakes);
+    let home = coordinator.as_ref().map(NodeId::domain);
+    let links = links::plan(file, &domains, home.as_ref(), &mut mistakes);
     let model = model(file, folder, &domains, &mut mistakes);
     let heartbeat = heartbeat(file.section("heartbeat"), &mut mistakes);
     let aggregator = rule::aggregator(file.section("aggregator"), &domains, &mut mistakes);
@@ -50,7 +52,6 @@ pub(super) fn plan(
         asynchronous::check_rule(file, &aggregator, &mut mistakes);
     }
     let outer = rule::outer(file.section("outer"), &mut mistakes);
-    let home = coordinator.as_ref().map(NodeId::domain);
     links::check_codecs(file, home.as_ref(), aggregator.needs, &mut mistakes);
     let (true, Some(coordinator), Some(model)) = (mistakes.is_empty(), coordinator, model) else {
         return Err(mistakes);

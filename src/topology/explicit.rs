@@ -13,6 +13,7 @@ use tombolo_core::plan::{
     Deadline, DomainPlan, Emulate, Fabric, HeartbeatPlan, InnerKind, LinkPlan, OuterKind,
     Partition, Plan, Quorum, SyncEvery,
 };
+use tombolo_core::shaping::{Cap, Overload};
 use tombolo_core::staleness::{AsyncPlan, Discount};
 
 use super::build::is_emulated;
@@ -210,7 +211,37 @@ fn show_link(link: &LinkPlan) -> String {
         Some(lossless) => format!(" (models: {lossless})"),
     };
     let path = show_path(&link.emulate);
-    format!("{a} - {b}{codec}{down}{congestion} {path}")
+    let caps = show_caps(link);
+    format!("{a} - {b}{codec}{down}{congestion}{caps} {path}")
+}
+
+fn show_caps(link: &LinkPlan) -> String {
+    let gives_way = |cap: &Cap| match cap.overload {
+        Overload::Delay => "",
+        Overload::Drop => ", drops",
+        Overload::Adapt => ", adapts",
+    };
+    let clock = |minute: u16| format!("{:02}:{:02}", minute / 60, minute % 60);
+    let show = |cap: &Cap| {
+        let hours = cap.hours.iter().map(|hours| {
+            let (from, to) = (clock(hours.from), clock(hours.to));
+            format!(", {from}-{to} UTC {}", show_rate(hours.rate))
+        });
+        let hours: String = hours.collect();
+        format!("{}{hours}{}", show_rate(cap.rate), gives_way(cap))
+    };
+    match (&link.cap, &link.cap_back) {
+        (None, None) => String::new(),
+        (Some(forth), Some(back)) if forth == back => format!(" at most {}", show(forth)),
+        (forth, back) => {
+            let (a, b) = &link.between;
+            let ways = [(a, b, forth), (b, a, back)];
+            let ways = ways.iter().filter_map(|(from, to, cap)| {
+                Some(format!(" {from} to {to} at most {}", show(cap.as_ref()?)))
+            });
+            ways.collect::<Vec<_>>().join(",")
+        }
+    }
 }
 
 fn show_path(path: &Emulate) -> String {

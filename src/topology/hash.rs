@@ -240,6 +240,9 @@ impl SharedKeys {
             codec,
             lossless_down,
             congestion,
+            // A site's own business.
+            cap: _,
+            cap_back: _,
         } = link;
         let (first, second) = (a.min(b), a.max(b));
         self.add(

@@ -56,6 +56,8 @@ pub(super) enum Kind {
     Duration(&'static str, &'static str),
     /// Bits per second.
     Rate,
+    /// A time of day, `"08:30"`, as a minute of the day.
+    Clock,
     /// A percentage up to this one.
     Share(f64),
     /// A list of so many values.

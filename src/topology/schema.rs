@@ -92,6 +92,7 @@ fn kind(of: Kind) -> Value {
         Kind::Rate => {
             json!({ "type": "string", "pattern": "^[0-9]+(\\.[0-9]+)? ?[kMG]?bit/s$" })
         }
+        Kind::Clock => json!({ "type": "string", "pattern": "^([01][0-9]|2[0-3]):[0-5][0-9]$" }),
         Kind::Share(_) => json!({ "type": "string", "pattern": "^[0-9]+(\\.[0-9]+)? ?%$" }),
         Kind::List(element, least, most) => json!({
             "type": "array", "items": self::kind(*element), "minItems": least, "maxItems": most,

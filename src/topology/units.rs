@@ -65,6 +65,20 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
     Ok(rate as u64)
 }
 
+/// Reads a time of day as a minute of it.
+pub(crate) fn clock(text: &str) -> Result<u64, String> {
+    let two = |part: &str, below: u64| {
+        let digits = part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_digit());
+        let number = part.parse::<u64>().ok().filter(|_| digits)?;
+        (number < below).then_some(number)
+    };
+    let parts = text.split_once(':');
+    let minute = parts.and_then(|(hour, minute)| Some(two(hour, 24)? * 60 + two(minute, 60)?));
+    minute.ok_or_else(|| {
+        "is no time of day: write it as \"08:30\", from \"00:00\" to \"23:59\"".into()
+    })
+}
+
 /// Reads a percentage as a share from 0 to 1.
 pub(crate) fn share(text: &str) -> Result<f64, String> {
     match split(text)? {

@@ -347,6 +347,8 @@ fn emulated_paths_delay_what_crosses_them() {
             codec: Default::default(),
             lossless_down: None,
             congestion: Default::default(),
+            cap: None,
+            cap_back: None,
         });
         let world = World::new(options).unwrap();
         let (server, tls) = (node("a/gate"), tls());

@@ -11,6 +11,7 @@ use tombolo_core::plan::{
     BaseWeights, Clip, Cooldown, Deadline, Fabric, HeartbeatPlan, Init, Order, OuterKind,
     OuterPlan, Partition, Plan, Quorum, SyncEvery, TrainerKind,
 };
+use tombolo_core::shaping::Cap;
 
 /// The smallest file: everything else is a default.
 pub const SMALL: &str = r#"
@@ -45,9 +46,12 @@ fn example(name: &str) -> PathBuf {
 }
 
 #[test]
-fn the_contract_page_is_read_but_for_what_is_not_built() {
-    let contract = include_str!("contract.toml");
-    assert_eq!(mistakes(contract), ["`cap` is not in this version"]);
+fn the_contract_page_is_read_whole() {
+    let plan = read(include_str!("contract.toml"));
+    let [hq, plant] = ["hq", "plant"].map(|name| name.parse().unwrap());
+    for (from, to) in [(&hq, &plant), (&plant, &hq)] {
+        assert_eq!(plan.cap(from, to), Some(&Cap::of(200_000_000)));
+    }
 }
 
 #[test]
@@ -267,7 +271,7 @@ fn every_key_that_is_built_reaches_the_plan() {
     );
 }
 
-fn link_of(text: &str) -> tombolo_core::plan::LinkPlan {
+pub fn link_of(text: &str) -> tombolo_core::plan::LinkPlan {
     let link = "\n[[link]]\nbetween = [\"hq\", \"plant\"]\n";
     read(&format!("{SMALL}{link}{text}\n")).links.remove(0)
 }

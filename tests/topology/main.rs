@@ -4,6 +4,7 @@
 
 mod asynchronous;
 mod broken;
+mod caps;
 mod faults;
 mod good;
 mod memories;

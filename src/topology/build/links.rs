@@ -9,9 +9,10 @@ use tombolo_core::congestion::Law;
 use tombolo_core::congestion::delay_gradient::Settings;
 use tombolo_core::ids::DomainId;
 use tombolo_core::plan::{Emulate, LinkPlan};
+use tombolo_core::shaping::Cap;
 
-use super::did_you_mean;
 use super::domains::{Domain, Domains};
+use super::{caps, did_you_mean};
 use crate::topology::diagnosis::{Mistake, Mistakes};
 use crate::topology::reader::shown;
 use crate::topology::value::{Item, Section, Span, Value};
@@ -19,6 +20,7 @@ use crate::topology::value::{Item, Section, Span, Value};
 pub(super) fn plan(
     file: &Section,
     domains: &Domains<'_>,
+    home: Option<&DomainId>,
     mistakes: &mut Mistakes,
 ) -> Vec<LinkPlan> {
     let mut seen: BTreeMap<(&str, &str), Span> = BTreeMap::new();
@@ -62,12 +64,20 @@ pub(super) fn plan(
             );
         }
         if let (Ok(a), Ok(b)) = (a.parse::<DomainId>(), b.parse::<DomainId>()) {
+            let (cap, cap_back) = caps::of(link, mistakes);
+            // Contributions go to the coordinator's domain, models away from it.
+            let (up, down) = match home == Some(&a) {
+                true => (&cap_back, &cap),
+                false => (&cap, &cap_back),
+            };
             links.push(LinkPlan {
-                between: (a, b),
                 emulate: emulate(link.section("emulate")),
-                codec: codec(link, mistakes),
-                lossless_down: lossless_down(link, mistakes),
+                codec: codec(link, up.as_ref(), mistakes),
+                lossless_down: lossless_down(link, down.as_ref(), mistakes),
                 congestion: congestion(link),
+                between: (a, b),
+                cap,
+                cap_back,
             });
         }
     }
@@ -75,9 +85,10 @@ pub(super) fn plan(
 }
 
 /// How contributions travel over a link.
-fn codec(link: &Section, mistakes: &mut Mistakes) -> Coding {
+fn codec(link: &Section, cap: Option<&Cap>, mistakes: &mut Mistakes) -> Coding {
     if link.word("codec") == "auto" {
-        return auto(link, "codec", link.number("accuracy_budget"), mistakes);
+        let budget = link.number("accuracy_budget");
+        return auto(link, "codec", cap, budget, mistakes);
     }
     let coding: Coding = link.word("codec").parse().unwrap_or_default();
     let codec = match coding.codec {
@@ -91,17 +102,24 @@ fn codec(link: &Section, mistakes: &mut Mistakes) -> Coding {
 }
 
 /// What packs models over a link, if it says so.
-fn lossless_down(link: &Section, mistakes: &mut Mistakes) -> Option<Lossless> {
+fn lossless_down(link: &Section, cap: Option<&Cap>, mistakes: &mut Mistakes) -> Option<Lossless> {
     const KEY: &str = "lossless_down";
     link.gives(KEY).then(|| match link.word(KEY) {
-        "auto" => auto(link, KEY, 0.0, mistakes).lossless,
+        "auto" => auto(link, KEY, cap, 0.0, mistakes).lossless,
         word => word.parse().unwrap_or_default(),
     })
 }
 
 /// What the planner chooses. It is part of the plan, so all nodes of a file choose the same, and a run that goes on has what it began with.
-fn auto(link: &Section, key: &str, budget: f64, mistakes: &mut Mistakes) -> Coding {
-    let rate = emulate(link.section("emulate")).rate;
+fn auto(
+    link: &Section,
+    key: &str,
+    cap: Option<&Cap>,
+    budget: f64,
+    mistakes: &mut Mistakes,
+) -> Coding {
+    let path = emulate(link.section("emulate")).rate;
+    let rate = path.into_iter().chain(cap.map(|cap| cap.rate)).min();
     if rate.is_none() {
         mistakes.push(
             Mistake::at(
@@ -109,7 +127,7 @@ fn auto(link: &Section, key: &str, budget: f64, mistakes: &mut Mistakes) -> Codi
                 format!("`{key} = \"auto\"` goes by the rate of the link, and none is stated"),
             )
             .label("cannot be chosen")
-            .help("write the link's rate, as in emulate = { rate = \"200 Mbit/s\" }, or name what to use"),
+            .help("write what may be sent, as in cap = \"200 Mbit/s\", or the path's emulate = { rate = \"200 Mbit/s\" }, or name what to use"),
         );
     }
     let chosen = planner::choose(planner::PRICES, rate.unwrap_or(u64::MAX), budget);

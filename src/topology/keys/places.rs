@@ -82,7 +82,21 @@ pub(in crate::topology) static LINK: Table = Table {
     doc: "Settings between the gateways of two domains.",
     keys: &[
         key("between", List(&Kind::Name, 2, 2), "The two domains.").required(),
-        later("cap", "The highest rate."),
+        key(
+            "cap",
+            Kind::Rate,
+            "The most that gateways send over this link, each way.",
+        ),
+        key(
+            "cap_back",
+            Kind::Rate,
+            "The most from the second of `between` to the first; default: `cap`.",
+        ),
+        key(
+            "hours",
+            Kind::Tables(&HOURS, 8),
+            "Hours of the day in which another cap holds; of several the first.",
+        ),
         key(
             "codec",
             Kind::Codec,
@@ -123,9 +137,8 @@ pub(in crate::topology) static LINK: Table = Table {
             "Of delay-gradient: the share of the window that is added each round trip while the queue is empty.",
         )
         .or("0.03"),
-        key("overload", Word, "What gives way when a link is full.")
-            .words(&["delay"])
-            .later(&["drop", "adapt"])
+        key("overload", Word, "What gives way when more is to be sent than `cap`: who sends, the datagrams, or the rate, as long as the path shows a queue.")
+            .words(&["delay", "drop", "adapt"])
             .or("\"delay\""),
         key(
             "emulate",
@@ -133,6 +146,26 @@ pub(in crate::topology) static LINK: Table = Table {
             "What run and sim impose on the path.",
         )
         .or("{}"),
+    ],
+};
+
+static HOURS: Table = Table {
+    shown: "[[link.hours]]",
+    doc: "A part of every day, UTC.",
+    keys: &[
+        key("from", Kind::Clock, "When it begins.").required(),
+        key(
+            "to",
+            Kind::Clock,
+            "When it ends; of the next day if that is earlier.",
+        )
+        .required(),
+        key("cap", Kind::Rate, "The most then, each way.").required(),
+        key(
+            "cap_back",
+            Kind::Rate,
+            "The most then from the second of `between` to the first; default: `cap`.",
+        ),
     ],
 };
 

@@ -204,6 +204,10 @@ fn read_text(
             Ok(rate) => Ok(Read::Right(Value::Whole(rate))),
             Err(why) => Err(Some(refuse(&format!("{shown_text:?} {why}")))),
         },
+        Kind::Clock => match units::clock(text) {
+            Ok(minute) => Ok(Read::Right(Value::Whole(minute))),
+            Err(why) => Err(Some(refuse(&format!("{shown_text:?} {why}")))),
+        },
         Kind::Share(most) => match units::share(text) {
             Ok(share) if share * 100.0 <= most => Ok(Read::Right(Value::Number(share))),
             Ok(_) => Err(Some(out_of_range(key, kind, &format!("{text:?}")))),
@@ -430,6 +434,7 @@ pub(super) fn expected(key: &Key, kind: Kind) -> String {
         }
         Kind::Duration(least, most) => format!("a duration from {least:?} to {most:?}"),
         Kind::Rate => "a rate, such as \"200 Mbit/s\"".into(),
+        Kind::Clock => "a time of day, such as \"08:30\"".into(),
         Kind::Share(most) => format!("a percentage from \"0%\" to \"{most}%\""),
         Kind::List(element, ..) => format!("a list, each entry {}", expected(key, *element)),
         Kind::Table(_) => "a table".into(),

@@ -130,7 +130,7 @@ impl End {
         let identity = NodeIdentity::seeded(plan, &node, SEED, Arc::new(unix_now))
             .map_err(io::Error::other)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let endpoint = quic::bind(env.as_ref(), plan, &node, identity.as_ref(), address)?;
+        let (endpoint, _) = quic::bind(env.as_ref(), plan, &node, identity.as_ref(), address)?;
         Ok(End {
             node,
             world,
