@@ -29,7 +29,7 @@ pub use round::{DomainStory, Fate, NodeRound, RoundStory, round};
 use serde::Serialize;
 use tombolo_core::event::Event;
 use tombolo_core::ids::{NodeId, Round};
-use tombolo_core::text::clip;
+use tombolo_core::text::{clip, span};
 
 /// Incidents of a story; what happened before the last ones is counted only.
 const INCIDENTS_MAX: usize = 40;
@@ -176,6 +176,22 @@ pub fn trouble(event: &Event) -> Option<String> {
         Event::LinkRefused { node, peer, reason } => {
             format!("{node} cannot talk to {peer}: {reason}")
         }
+        Event::CertificateEnds { node, left_s, .. } => format!(
+            "the certificate of {node} is good for another {}: renew it with `tombolo certs rotate`",
+            span(*left_s)
+        ),
+        Event::CertificateKept { node, reason } => {
+            format!("{node} keeps the certificate and roots that it had: {reason}")
+        }
+        Event::CertificateLost { node, reason } => format!("{node}: {reason}"),
+        Event::CertificatesRevoked {
+            node,
+            domain,
+            number,
+            count,
+        } => format!(
+            "{node} has learnt that {domain} has revoked {count} certificates (list {number})"
+        ),
         Event::PeerLost { peer, .. } => format!("{peer} gives no sign of life"),
         Event::CoordinatorPromoted { node, epoch } => {
             format!("{node} is the coordinator from membership view {epoch} on")

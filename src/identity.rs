@@ -6,26 +6,35 @@
 //! sides with a certificate, no resumption and no early data; X25519MLKEM768 first, and nothing else if the plan requires it.
 //!
 //! * [`spiffe`]: names in certificates.
-//! * [`bundle`]: which roots speak for which domain. [`verifier`]: the same question, as rustls asks it.
+//! * [`bundle`]: which roots speak for which domain. [`verifier`]: the same question, as rustls asks it. [`revocation`]: what they call back.
 //! * [`mint`]: keys and certificates in memory. [`files`]: on disk, with modes and atomic writes.
 //! * [`notary`]: signs the record, and checks who has.
 //! * [`papers`]: certificates that go stale, for simulation.
-//! * [`pki`]: makes and renews them. [`show`]: says what is there and what is wrong with it.
+//! * [`pki`]: makes and renews them. [`lifecycle`]: asks for them, swaps them, calls them back. [`rollover`]: the same of roots. [`ledger`]: what
+//!   was issued. [`show`]: says what is there and what is wrong with it.
+//!
+//! All of it may change while a node runs: [`NodeIdentity`] is asked now and then to look, and the next handshake goes by what it has found.
 
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
+use rustls::SignatureScheme;
 use rustls::client::ResolvesClientCert;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, kx_group};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use rustls::server::ResolvesServerCert;
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use rustls::time_provider::TimeProvider;
-use tombolo_actors::identity::{Identity, IdentityError, MaterialFault, PeerFault};
+use tombolo_actors::identity::{
+    Change, Identity, IdentityError, MaterialFault, Paper, PeerFault, Refreshed, Revocations,
+};
 use tombolo_core::ids::{DomainId, NodeId};
 use tombolo_core::plan::Plan;
 use tombolo_core::record::{self, PublicKey, Signature, Signer};
@@ -34,14 +43,20 @@ use self::bundle::{Bundle, Role};
 use self::files::DomainFiles;
 use self::notary::Notary;
 use self::papers::{Papers, Standing, Wallet};
+use self::revocation::List;
+use self::validity::Validity;
 use self::verifier::Verifier;
 
 pub mod bundle;
 pub mod files;
+pub mod ledger;
+pub mod lifecycle;
 pub mod mint;
 pub mod notary;
 pub mod papers;
 pub mod pki;
+mod revocation;
+pub mod rollover;
 pub mod show;
 pub mod spiffe;
 mod validity;
@@ -56,12 +71,41 @@ pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 /// One node's identity, with everything that TLS needs.
 pub struct NodeIdentity {
     node: NodeId,
-    bundle: Arc<Bundle>,
+    clock: Clock,
+    bundle: Arc<ArcSwap<Bundle>>,
+    /// What is shown in handshakes.
+    shows: Arc<dyn Shows>,
     server: rustls::ServerConfig,
     client: rustls::ClientConfig,
-    /// Signs the record.
-    pair: Arc<CertifiedKey>,
+    /// Signs the record: the key of the certificate that the record tells.
+    signs: ArcSwap<CertifiedKey>,
+    /// Where all of it comes from, if it may change.
+    source: Option<Source>,
+    /// Held by whoever changes the bundle.
+    changing: Mutex<()>,
 }
+
+/// Which certificate a node shows.
+trait Shows: Send + Sync {
+    fn shown(&self) -> Option<Arc<CertifiedKey>>;
+}
+
+/// The files of a node.
+struct Source {
+    plan: Plan,
+    pair: Arc<ArcSwap<CertifiedKey>>,
+    seen: Mutex<Seen>,
+}
+
+/// What was found at the last look.
+#[derive(Default)]
+struct Seen {
+    stamps: Vec<Stamp>,
+    kept: Option<String>,
+}
+
+/// What changes when a file does: inode, length, and the nanoseconds of its last changes; none without a file.
+type Stamp = Option<(u64, u64, [i64; 4])>;
 
 impl NodeIdentity {
     /// Reads the roots of all domains and the certificate and key of `node` from the files that the plan names.
@@ -69,33 +113,27 @@ impl NodeIdentity {
     /// # Errors
     ///
     /// Names the file and what is wrong: missing, open to others, not the pinned root, another node's, key of another certificate, not signed
-    /// by the domain's root, not yet or no longer valid.
+    /// by the domain's root, not yet or no longer valid, revoked.
     pub fn load(
         plan: &Plan,
         node: &NodeId,
         clock: Clock,
     ) -> Result<Arc<dyn Identity>, IdentityError> {
         plan.node(node).ok_or_else(|| unknown(node))?;
-        let domain = plan.domain(&node.domain()).ok_or_else(|| unknown(node))?;
+        let stamps = stamps(plan, node);
         let bundle = Bundle::load(plan)?;
-        let files = DomainFiles::of_plan(domain);
-        let certificate = files.read_leaf(node.name())?;
-        let key = files.read_leaf_key(node.name(), &certificate)?;
-        let now = UnixTime::since_unix_epoch(Duration::from_secs(clock()));
-        for role in [Role::Client, Role::Server] {
-            bundle
-                .verify(&certificate, &[], now, role)
-                .and_then(|found| spiffe::expect(&plan.name, node, &found))
-                .map_err(|fault| IdentityError::Material {
-                    path: files.leaf(node.name()),
-                    fault: own_fault(fault, &files),
-                })?;
-        }
-        let pair = Arc::new(certified(certificate, &key, bundle.provider())?);
-        let resolver = SingleCertAndKey::from(pair.clone());
-        Ok(Arc::new(NodeIdentity::new(
-            node, bundle, resolver, pair, clock,
-        )?))
+        let pair = read_pair(plan, node, &bundle, clock())?;
+        let pair = Arc::new(ArcSwap::new(pair));
+        let seen = Mutex::new(Seen { stamps, kept: None });
+        let source = Source {
+            plan: plan.clone(),
+            pair: pair.clone(),
+            seen,
+        };
+        let signs = pair.load_full();
+        let mut identity = NodeIdentity::new(node, bundle, pair, signs, clock)?;
+        identity.source = Some(source);
+        Ok(Arc::new(identity))
     }
 
     /// For simulation: every key of the federation follows from `seed`, nothing touches the disk, and all sizes are fixed.
@@ -142,10 +180,10 @@ impl NodeIdentity {
             let validity = standing.validity();
             let (certificate, key) =
                 mint::seeded_leaf(&authority, &federation, &holder, seed, validity)?;
-            certified(certificate, &key, &provider)
+            certified(vec![certificate], &key, &provider)
         };
         let pair = Arc::new(make(Standing::Good)?);
-        let wallet = Wallet::new(papers, make)?;
+        let wallet = Arc::new(Wallet::new(papers, make)?);
         Ok(Arc::new(NodeIdentity::new(
             node, bundle, wallet, pair, clock,
         )?))
@@ -154,44 +192,47 @@ impl NodeIdentity {
     fn new(
         node: &NodeId,
         bundle: Bundle,
-        certificates: impl ResolvesServerCert + ResolvesClientCert + 'static,
-        pair: Arc<CertifiedKey>,
+        shows: Arc<dyn Shows>,
+        signs: Arc<CertifiedKey>,
         clock: Clock,
     ) -> Result<NodeIdentity, IdentityError> {
-        let bundle = Arc::new(bundle);
+        let provider = bundle.provider().clone();
+        let bundle = Arc::new(ArcSwap::from_pointee(bundle));
         let verifier = Arc::new(Verifier::new(bundle.clone(), None));
-        let resolver = Arc::new(certificates);
-        let clock = Arc::new(WallClock(clock));
+        let resolver = Arc::new(Resolver(shows.clone()));
+        let time = Arc::new(WallClock(clock.clone()));
         let library = |error: rustls::Error| IdentityError::Library(error.to_string());
 
-        let mut server =
-            rustls::ServerConfig::builder_with_details(bundle.provider().clone(), clock.clone())
-                .with_protocol_versions(&[&rustls::version::TLS13])
-                .map_err(library)?
-                .with_client_cert_verifier(verifier.clone())
-                .with_cert_resolver(resolver.clone());
+        let mut server = rustls::ServerConfig::builder_with_details(provider.clone(), time.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(library)?
+            .with_client_cert_verifier(verifier.clone())
+            .with_cert_resolver(resolver.clone());
         server.alpn_protocols = vec![ALPN.to_vec()];
         server.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         server.max_early_data_size = 0;
 
-        let mut client =
-            rustls::ClientConfig::builder_with_details(bundle.provider().clone(), clock)
-                .with_protocol_versions(&[&rustls::version::TLS13])
-                .map_err(library)?
-                .dangerous()
-                .with_custom_certificate_verifier(verifier)
-                .with_client_cert_resolver(resolver);
+        let mut client = rustls::ClientConfig::builder_with_details(provider, time)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(library)?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_client_cert_resolver(resolver);
         client.alpn_protocols = vec![ALPN.to_vec()];
         client.resumption = rustls::client::Resumption::disabled();
         client.enable_early_data = false;
 
         Ok(NodeIdentity {
             node: node.clone(),
+            clock,
             bundle,
+            shows,
             server,
             client,
-            pair,
+            signs: ArcSwap::new(signs),
+            source: None,
+            changing: Mutex::new(()),
         })
     }
 
@@ -204,6 +245,43 @@ impl NodeIdentity {
                 Some(peer.clone()),
             )));
         config
+    }
+
+    fn now(&self) -> UnixTime {
+        UnixTime::since_unix_epoch(Duration::from_secs((self.clock)()))
+    }
+
+    fn shown(&self) -> Option<CertificateDer<'static>> {
+        self.shows.shown()?.cert.first().cloned()
+    }
+
+    /// Reads the roots and lists anew; says what is otherwise, and what was not taken.
+    fn refresh_bundle(&self, source: &Source, found: &mut Refreshed) {
+        let _changing = lock(&self.changing);
+        let before = self.bundle.load_full();
+        match Bundle::read(&source.plan, Some(&before)) {
+            Err(error) => found.kept = Some(error.to_string()),
+            Ok((bundle, fault)) => {
+                found.kept = fault.map(|fault| fault.to_string());
+                found.changes.extend(bundle.changes(&before));
+                if !found.changes.is_empty() {
+                    self.bundle.store(Arc::new(bundle));
+                }
+            }
+        }
+    }
+
+    /// Reads the pair anew.
+    fn refresh_pair(&self, source: &Source, found: &mut Refreshed) {
+        let bundle = self.bundle.load();
+        match read_pair(&source.plan, &self.node, &bundle, (self.clock)()) {
+            Err(error) => found.kept = Some(error.to_string()),
+            Ok(pair) if pair.cert != source.pair.load().cert => {
+                source.pair.store(pair);
+                found.changes.push(Change::Rotated(self.own()));
+            }
+            Ok(_) => {}
+        }
     }
 }
 
@@ -224,22 +302,120 @@ impl Identity for NodeIdentity {
             .expect("the provider has QUIC's initial cipher suite");
         (
             Arc::new(config),
-            spiffe::server_name(self.bundle.federation(), peer),
+            spiffe::server_name(self.bundle.load().federation(), peer),
         )
     }
 
     fn roots(&self) -> Vec<(DomainId, Vec<u8>)> {
-        self.bundle.certificates()
+        self.bundle.load().certificates()
     }
 
     fn peer(&self, identity: Option<Box<dyn Any>>) -> Result<NodeId, IdentityError> {
-        let chain = identity
-            .and_then(|chain| chain.downcast::<Vec<CertificateDer<'static>>>().ok())
-            .ok_or(PeerFault::Anonymous)?;
-        let leaf = chain.first().ok_or(PeerFault::Anonymous)?;
-        let node = spiffe::node_of(self.bundle.federation(), leaf)?;
-        self.bundle.knows(&node)?;
+        let chain = chain_of(identity)?;
+        let bundle = self.bundle.load();
+        let node = spiffe::node_of(bundle.federation(), &chain[0])?;
+        bundle.knows(&node)?;
         Ok(node)
+    }
+
+    fn own(&self) -> Paper {
+        let shown = self.shows.shown();
+        shown.map_or_else(Paper::default, |shown| paper(&shown.cert))
+    }
+
+    fn recheck(&self, identity: Option<Box<dyn Any>>) -> Result<Paper, IdentityError> {
+        let chain = chain_of(identity)?;
+        let bundle = self.bundle.load();
+        bundle.verify(&chain[0], &chain[1..], self.now(), Role::Either)?;
+        Ok(paper(&chain))
+    }
+
+    fn is_watched(&self) -> bool {
+        self.source.is_some()
+    }
+
+    fn refresh(&self) -> Refreshed {
+        let mut found = Refreshed::default();
+        let Some(source) = &self.source else {
+            return found;
+        };
+        let mut seen = lock(&source.seen);
+        // Before anything is read: what changes meanwhile is read at the next look.
+        let stamps = stamps(&source.plan, &self.node);
+        if stamps == seen.stamps && seen.kept.is_none() {
+            return found;
+        }
+        self.refresh_bundle(source, &mut found);
+        if found.kept.is_none() {
+            self.refresh_pair(source, &mut found);
+        }
+        seen.stamps = stamps;
+        // What time it is now is no news.
+        let point = |reason: &Option<String>| {
+            let point = reason.as_ref()?.split(", now ").next();
+            point.map(ToOwned::to_owned)
+        };
+        if point(&seen.kept) == point(&found.kept) {
+            found.kept.clone_from(&seen.kept);
+        }
+        seen.kept.clone_from(&found.kept);
+        found
+    }
+
+    fn sign_as(&self, certificate: &[u8]) {
+        let newest = match &self.source {
+            Some(source) => source.pair.load_full(),
+            None => return,
+        };
+        if newest
+            .cert
+            .first()
+            .is_some_and(|leaf| **leaf == *certificate)
+        {
+            self.signs.store(newest);
+        }
+    }
+
+    fn revocations(&self) -> Vec<Vec<u8>> {
+        let bundle = self.bundle.load();
+        bundle.lists().map(|list| list.der().to_vec()).collect()
+    }
+
+    fn own_fault(&self) -> Option<String> {
+        let shown = self.shows.shown()?;
+        let bundle = self.bundle.load();
+        let checked = bundle.verify(
+            shown.cert.first()?,
+            &shown.cert[1..],
+            self.now(),
+            Role::Either,
+        );
+        match checked {
+            Err(fault @ PeerFault::Revoked { .. }) => Some(fault.to_string()),
+            _ => None,
+        }
+    }
+
+    fn list_name(&self, list: &[u8]) -> String {
+        let bundle = self.bundle.load();
+        let list = List::read(list).ok();
+        let root = list.as_ref().and_then(|list| bundle.issuer(list));
+        root.map(|(_, sha256)| sha256.to_owned())
+            .unwrap_or_default()
+    }
+
+    fn revoke(&self, list: &[u8]) -> Result<Option<Revocations>, String> {
+        let list = Arc::new(List::read(list)?);
+        let _changing = lock(&self.changing);
+        let mut bundle = Bundle::clone(&self.bundle.load());
+        if bundle.issuer(&list).is_none() {
+            return Err("no root that is pinned here has signed it".to_owned());
+        }
+        let taken = bundle.take(list);
+        if taken.is_some() {
+            self.bundle.store(Arc::new(bundle));
+        }
+        Ok(taken)
     }
 }
 
@@ -253,6 +429,10 @@ impl record::Verifier for NodeIdentity {
         record::Verifier::holder(&Notary, federation, roots, certificate)
     }
 
+    fn list(&self, roots: &[Vec<u8>], list: &[u8]) -> Result<(), String> {
+        record::Verifier::list(&Notary, roots, list)
+    }
+
     fn verify(&self, key: &PublicKey, message: &[u8], signature: &Signature) -> bool {
         record::Verifier::verify(&Notary, key, message, signature)
     }
@@ -260,19 +440,136 @@ impl record::Verifier for NodeIdentity {
 
 impl Signer for NodeIdentity {
     fn certificate(&self) -> Vec<u8> {
-        self.pair
-            .cert
-            .first()
-            .map(|leaf| leaf.to_vec())
-            .unwrap_or_default()
+        let shown = match &self.source {
+            Some(_) => self.shown(),
+            // In a simulation it goes stale, and the record needs one that was once good.
+            None => self.signs.load().cert.first().cloned(),
+        };
+        shown.map(|leaf| leaf.to_vec()).unwrap_or_default()
     }
 
     fn sign(&self, message: &[u8]) -> Result<(PublicKey, Signature), String> {
-        notary::sign(&self.pair, message)
+        notary::sign(&self.signs.load(), message)
     }
 
     fn pins(&self, domain: &DomainId, root: &[u8]) -> bool {
-        self.bundle.pins(domain, root)
+        self.bundle.load().pins(domain, root)
+    }
+}
+
+/// The node's pair as it lies on disk, good for both sides of a handshake at `now`.
+fn read_pair(
+    plan: &Plan,
+    node: &NodeId,
+    bundle: &Bundle,
+    now: u64,
+) -> Result<Arc<CertifiedKey>, IdentityError> {
+    let domain = plan.domain(&node.domain()).ok_or_else(|| unknown(node))?;
+    let files = DomainFiles::of_plan(domain);
+    let (chain, key) = files.read_pair(node.name())?;
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
+    for role in [Role::Client, Role::Server] {
+        bundle
+            .verify(&chain[0], &chain[1..], now, role)
+            .and_then(|found| spiffe::expect(&plan.name, node, &found))
+            .map_err(|fault| IdentityError::Material {
+                path: files.leaf(node.name()),
+                fault: own_fault(fault, &files),
+            })?;
+    }
+    Ok(Arc::new(certified(chain, &key, bundle.provider())?))
+}
+
+/// How all files look of which a node's identity is made.
+fn stamps(plan: &Plan, node: &NodeId) -> Vec<Stamp> {
+    let mut stamps = Vec::new();
+    for domain in &plan.domains {
+        let files = DomainFiles::of_plan(domain);
+        stamps.extend([stamp(files.root()), stamp(&files.lists())]);
+        if domain.id == node.domain() {
+            stamps.push(stamp(&files.leaf(node.name())));
+            stamps.push(stamp(&files.leaf_key(node.name())));
+            stamps.push(stamp(&files.next_leaf_key(node.name())));
+        }
+    }
+    stamps
+}
+
+fn stamp(path: &Path) -> Stamp {
+    let found = std::fs::metadata(path).ok()?;
+    let times = [
+        found.mtime(),
+        found.mtime_nsec(),
+        found.ctime(),
+        found.ctime_nsec(),
+    ];
+    Some((found.ino(), found.len(), times))
+}
+
+fn unix(seconds: u64) -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs(seconds))
+}
+
+/// The certificates that a TLS peer has shown: at least one.
+fn chain_of(
+    identity: Option<Box<dyn Any>>,
+) -> Result<Box<Vec<CertificateDer<'static>>>, PeerFault> {
+    identity
+        .and_then(|chain| chain.downcast::<Vec<CertificateDer<'static>>>().ok())
+        .filter(|chain| !chain.is_empty())
+        .ok_or(PeerFault::Anonymous)
+}
+
+/// The first certificate of a chain, good as long as all of them are.
+fn paper(chain: &[CertificateDer<'static>]) -> Paper {
+    let Some(leaf) = chain.first() else {
+        return Paper::default();
+    };
+    let mut paper = Paper {
+        serial: bundle::serial(leaf),
+        sha256: files::hex(&files::sha256(leaf)),
+        not_before: 0,
+        not_after: u64::MAX,
+    };
+    for validity in chain.iter().filter_map(|each| Validity::of(each).ok()) {
+        paper.not_before = paper.not_before.max(validity.not_before);
+        paper.not_after = paper.not_after.min(validity.not_after);
+    }
+    paper
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shows for ArcSwap<CertifiedKey> {
+    fn shown(&self) -> Option<Arc<CertifiedKey>> {
+        Some(self.load_full())
+    }
+}
+
+/// What a node shows, as rustls asks for it.
+struct Resolver(Arc<dyn Shows>);
+
+impl fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Resolver")
+    }
+}
+
+impl ResolvesServerCert for Resolver {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.shown()
+    }
+}
+
+impl ResolvesClientCert for Resolver {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.0.shown()
+    }
+
+    fn has_certs(&self) -> bool {
+        true
     }
 }
 
@@ -298,13 +595,13 @@ fn provider(post_quantum_required: bool) -> Arc<CryptoProvider> {
 
 /// The pair as rustls signs with it.
 fn certified(
-    certificate: CertificateDer<'static>,
+    chain: Vec<CertificateDer<'static>>,
     key: &rcgen::KeyPair,
     provider: &CryptoProvider,
 ) -> Result<CertifiedKey, IdentityError> {
     let key = PrivateKeyDer::try_from(key.serialize_der())
         .map_err(|error| IdentityError::Library(error.into()))?;
-    CertifiedKey::from_der(vec![certificate], key, provider)
+    CertifiedKey::from_der(chain, key, provider)
         .map_err(|error| IdentityError::Library(error.to_string()))
 }
 
@@ -323,8 +620,9 @@ fn own_fault(fault: PeerFault, files: &DomainFiles) -> MaterialFault {
         PeerFault::Expired { not_after, now, .. } => MaterialFault::Expired {
             not_after,
             now,
-            next: "renew it with `tombolo certs issue`".into(),
+            next: "renew it with `tombolo certs rotate`".into(),
         },
+        PeerFault::Revoked { serial, number, .. } => MaterialFault::Revoked { serial, number },
         PeerFault::Unexpected {
             expected,
             presented,

@@ -13,6 +13,7 @@ use crate::checkpoint::{self, Checkpoint, Term};
 use crate::clock_sync::{self, ClockSync};
 use crate::collective::{self, Collective};
 use crate::coordinator::{self, Coordinator, TrainerFactory};
+use crate::credentials::{self, Credentials};
 use crate::env::{Class, Env};
 use crate::heartbeat::{self, Heartbeat};
 use crate::identity::Identity;
@@ -79,6 +80,10 @@ pub struct Crew {
     pub checkpoint: Handle<checkpoint::Message>,
     /// Its copy of the record.
     pub record: Handle<record::Message>,
+    /// Its certificates.
+    pub credentials: Handle<credentials::Message>,
+    /// Who it is, as its peers see it.
+    pub identity: Arc<dyn Identity>,
     /// By peer.
     pub links: BTreeMap<NodeId, Handle<link::Message>>,
     /// By peer.
@@ -154,13 +159,14 @@ impl Crew {
     }
 
     /// The types of actors that every node has.
-    pub const ACTORS: [&str; 9] = [
+    pub const ACTORS: [&str; 10] = [
         "Node",
         "Quic",
         "Verbs",
         "Collective",
         "Checkpoint",
         "Record",
+        "Credentials",
         "Link",
         "Heartbeat",
         "ClockSync",
@@ -181,6 +187,7 @@ impl Crew {
             "Collective" => self.collective.inject_panic(reason),
             "Checkpoint" => self.checkpoint.inject_panic(reason),
             "Record" => self.record.inject_panic(reason),
+            "Credentials" => self.credentials.inject_panic(reason),
             "Link" => self
                 .links
                 .values()
@@ -250,6 +257,7 @@ impl Crew {
             self.collective.depth(),
             self.checkpoint.depth(),
             self.record.depth(),
+            self.credentials.depth(),
             self.coordinator.as_ref().map_or(0, Handle::depth),
             self.aggregate.as_ref().map_or(0, Handle::depth),
         ];
@@ -393,6 +401,18 @@ impl Crew {
                 Record::new(setup.clone())
             })
         };
+        let credentials = {
+            let setup = credentials::Setup {
+                stage: stage.clone(),
+                identity: identity.clone(),
+                company: company.clone(),
+                record: record.clone(),
+                seen: seen.clone(),
+            };
+            supervise(&stage, class, me.as_str(), move |_| {
+                Credentials::new(setup.clone())
+            })
+        };
         let node = {
             let setup = node::Setup {
                 stage: stage.clone(),
@@ -404,6 +424,7 @@ impl Crew {
                 verbs: verbs.clone(),
                 collective: collective.clone(),
                 record: record.clone(),
+                credentials: credentials.clone(),
                 left: left_sender,
                 company: company.clone(),
                 seen: seen.clone(),
@@ -428,6 +449,7 @@ impl Crew {
             let durable: Arc<link::Durable> = Arc::default();
             let setup = link::Setup {
                 stage: stage.clone(),
+                identity: identity.clone(),
                 peer: peer.clone(),
                 incarnation,
                 topology: configuration,
@@ -510,6 +532,7 @@ impl Crew {
         if company
             .set(Company {
                 links: links.clone(),
+                wires: wires.clone(),
                 clocks: clocks.clone(),
                 coordinator: coordinator.clone(),
             })
@@ -528,6 +551,8 @@ impl Crew {
             collective,
             checkpoint,
             record,
+            credentials,
+            identity,
             links,
             heartbeats,
             clock_syncs,

@@ -33,6 +33,123 @@ pub trait Identity: Signer + Send + Sync + 'static {
     ///
     /// [`IdentityError::Peer`] if there is no certificate or it does not hold exactly one URI name of this federation.
     fn peer(&self, identity: Option<Box<dyn Any>>) -> Result<NodeId, IdentityError>;
+
+    /// The certificate that this node shows in handshakes to come.
+    fn own(&self) -> Paper;
+
+    /// What the TLS peer showed, checked again as of now: dates, root, revocation.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::Peer`]: it does not count any more, and why.
+    fn recheck(&self, identity: Option<Box<dyn Any>>) -> Result<Paper, IdentityError>;
+
+    /// Whether [`Identity::refresh`] may ever find anything.
+    fn is_watched(&self) -> bool {
+        false
+    }
+
+    /// Looks whether the files of which this identity is made have changed, and takes what is sound; the rest stays as it was. Blocks.
+    fn refresh(&self) -> Refreshed {
+        Refreshed::default()
+    }
+
+    /// The record tells that certificate of this node: from here on it is signed with its key, if that is the newest of ours.
+    fn sign_as(&self, _certificate: &[u8]) {}
+
+    /// The newest list of revoked certificates of each root that has one, in DER.
+    fn revocations(&self) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+
+    /// Why this node's own certificate does not count, if it does not.
+    fn own_fault(&self) -> Option<String> {
+        None
+    }
+
+    /// A name for such a list, the same for all of one root: letters and digits.
+    fn list_name(&self, _list: &[u8]) -> String {
+        String::new()
+    }
+
+    /// Takes a list of revoked certificates if a pinned root has signed it and it is newer than the one that is known; none if it is not newer.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    fn revoke(&self, _list: &[u8]) -> Result<Option<Revocations>, String> {
+        Err("no lists are taken here".to_owned())
+    }
+}
+
+/// A certificate, in short.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Paper {
+    /// Its serial number, in hexadecimal.
+    pub serial: String,
+    /// SHA-256 of its DER, in hexadecimal.
+    pub sha256: String,
+    /// Seconds since 1970, of it and of whatever else was shown with it.
+    pub not_before: u64,
+    /// The same.
+    pub not_after: u64,
+}
+
+impl Paper {
+    /// Whether less than a third of its life is left.
+    pub fn is_due(&self, now: u64) -> bool {
+        let life = self.not_after.saturating_sub(self.not_before);
+        self.not_after.saturating_sub(now) < life / 3
+    }
+}
+
+/// What a domain has revoked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revocations {
+    /// The domain.
+    pub domain: DomainId,
+    /// The list's number: it only grows.
+    pub number: u64,
+    /// How many certificates are on it.
+    pub count: usize,
+    /// The list, in DER.
+    pub list: Vec<u8>,
+}
+
+/// What a look at the files has brought.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Refreshed {
+    /// What holds from now on.
+    pub changes: Vec<Change>,
+    /// Why something that is there was not taken.
+    pub kept: Option<String>,
+}
+
+/// What holds since a look at the files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// This node has another certificate.
+    Rotated(Paper),
+    /// A root vouches for a domain that did not before.
+    RootAdded {
+        /// For which.
+        domain: DomainId,
+        /// It, in DER.
+        certificate: Vec<u8>,
+        /// SHA-256, in hexadecimal.
+        sha256: String,
+    },
+    /// A root does not vouch for a domain any more.
+    RootRetired {
+        /// For which.
+        domain: DomainId,
+        /// It, in DER.
+        certificate: Vec<u8>,
+        /// SHA-256, in hexadecimal.
+        sha256: String,
+    },
+    /// A domain has revoked certificates.
+    Revoked(Revocations),
 }
 
 /// Why there is no identity. The variant says who is to blame.
@@ -129,12 +246,21 @@ pub enum PeerFault {
     },
     /// Past its end.
     #[error(
-        "the certificate of {presented:?} has expired: valid until {not_after}, now {now}; renew it with `tombolo certs issue`"
+        "the certificate of {presented:?} has expired: valid until {not_after}, now {now}; renew it with `tombolo certs rotate`"
     )]
     Expired {
         presented: String,
         not_after: String,
         now: String,
+    },
+    /// Called back by its domain.
+    #[error(
+        "the certificate of {presented:?} with serial {serial} was revoked by its domain (list {number}); it needs a new one: `tombolo certs request` on the node, `tombolo certs approve` at its domain"
+    )]
+    Revoked {
+        presented: String,
+        serial: String,
+        number: u64,
     },
     /// Not signed by its own domain's root, or not for this use.
     #[error(
@@ -208,6 +334,11 @@ pub enum MaterialFault {
         now: String,
         next: String,
     },
+    /// Called back by its domain.
+    #[error(
+        "the certificate with serial {serial} was revoked by its domain (list {number}); ask for a new one with `tombolo certs request`, or issue one with `tombolo certs rotate` where the domain's key is"
+    )]
+    Revoked { serial: String, number: u64 },
     /// Not signed by its domain's root.
     #[error("does not verify against {}: {reason}; issue it anew from that root", root.display())]
     Untrusted { root: PathBuf, reason: String },

@@ -11,6 +11,7 @@ pub mod checkpoint;
 pub mod clock_sync;
 pub mod collective;
 pub mod coordinator;
+pub mod credentials;
 pub mod crew;
 pub mod env;
 pub mod heartbeat;

@@ -7,6 +7,7 @@
 mod greeting;
 mod packed;
 mod redial;
+mod renewal;
 mod session;
 mod shelf;
 #[cfg(test)]
@@ -14,22 +15,28 @@ mod tests;
 mod wire;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::rc::Rc;
 use std::sync::atomic::{self, AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use quinn::{Connection, ConnectionError, RecvStream, VarInt};
 use tokio::sync::{Notify, Semaphore};
 
+use crate::identity::Identity;
 use crate::node;
 use crate::quic;
 use crate::shell::{AbortOnDrop, Actor, Cx, Handle, Reply, Stage, later};
 use redial::Redial;
-use session::send_object;
+use renewal::Retired;
+use session::{Handover, send_object};
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::link::{Memory, Peer};
 use tombolo_core::tensor::Hash;
 use tombolo_core::text::clip;
+use tombolo_core::time::Micros;
 use tombolo_core::wire::{Control, FrameHeader, Lack, Object, codec};
 
 pub use packed::Unpacking;
@@ -49,6 +56,9 @@ pub const LEFT: VarInt = VarInt::from_u32(20);
 
 /// Why a node closes its connections once the run is over: its reason goes with it, so that whoever it leads need not hear it otherwise.
 pub const OVER: VarInt = VarInt::from_u32(22);
+
+/// Why a connection is closed whose certificates do not count any more.
+pub const UNTRUSTED: VarInt = VarInt::from_u32(23);
 
 /// Fetches of the peer that are served at once; a peer that keeps to [`FETCHES_MAX`] never sees this limit.
 const SERVES_MAX: usize = 16;
@@ -116,7 +126,13 @@ pub enum Message {
     /// From the session of that number: the peer sends an object under that tag.
     Offered(u64, u64, Object),
     /// A connection to the peer stands.
-    Attach(Connection),
+    Attach(Attached),
+    /// After that time: this node has another certificate, so the connection is to be replaced by one that shows it.
+    Renew(Duration),
+    /// The peer wants the same.
+    RenewAsked,
+    /// Look whether connections still count: their time may be over; or, if true, roots or revocations have changed.
+    Judge(bool),
     /// From the session of that number: the peer said hello, with its incarnation. May the session take the place of the one before?
     Greeted(u64, u64, Reply<Result<(), Trouble>>),
     /// Dialling failed.
@@ -135,6 +151,17 @@ pub enum Message {
     Missing(u64, u64, Lack, String),
     /// From the session of that number: the object of that tag begins.
     Begins(u64, u64, Incoming),
+}
+
+/// A connection whose handshake is done.
+#[derive(Debug)]
+pub struct Attached {
+    /// It.
+    pub connection: Connection,
+    /// SHA-256 of the certificate that this side has shown, in hexadecimal.
+    pub shown: String,
+    /// When the first certificate of either side ends: seconds since 1970.
+    pub until: u64,
 }
 
 /// What a link keeps while its actor is rebuilt. Numbers of sessions and fetches go on, so that no answer to the actor before is taken for
@@ -201,10 +228,12 @@ impl Durable {
 }
 
 /// What a link needs to know.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Setup {
     /// Where it acts.
     pub stage: Stage,
+    /// Says whether the peer's certificate still counts.
+    pub identity: Arc<dyn Identity>,
     /// The other side.
     pub peer: NodeId,
     /// Drawn when this node started.
@@ -221,6 +250,15 @@ pub struct Setup {
     pub quic: Handle<quic::Message>,
     /// Takes what arrives.
     pub node: Handle<node::Message>,
+}
+
+impl fmt::Debug for Setup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Setup")
+            .field("stage", &self.stage)
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Setup {
@@ -263,7 +301,13 @@ pub struct Link {
     own: Handle<Message>,
     session: Option<Current>,
     /// Connections whose hello is awaited, by the number of their session.
-    candidates: BTreeMap<u64, Candidate>,
+    candidates: BTreeMap<u64, Carrier>,
+    /// Sessions that have handed over.
+    retired: Vec<Retired>,
+    /// Until when a new connection takes over from the one that stands without a gap.
+    renews: Micros,
+    /// The peer was asked to dial anew, and has not yet.
+    renewal_asked: bool,
     up: bool,
     /// One attempt at a time.
     dialling: bool,
@@ -278,16 +322,19 @@ struct Current {
     number: u64,
     /// Of the process at the other end.
     incarnation: u64,
-    /// Makes it send something that must be acknowledged.
-    nudge: Arc<Notify>,
-    _task: AbortOnDrop<()>,
+    carrier: Carrier,
 }
 
-/// A session that has not said hello.
-struct Candidate {
+/// A connection with its session.
+struct Carrier {
     connection: Connection,
+    /// Makes it send something that must be acknowledged.
     nudge: Arc<Notify>,
-    task: AbortOnDrop<()>,
+    handover: Rc<Handover>,
+    /// As in [`Attached`].
+    shown: String,
+    until: u64,
+    _task: AbortOnDrop<()>,
 }
 
 /// An object that the peer sends unasked.
@@ -309,6 +356,9 @@ impl Link {
             own,
             session: None,
             candidates: BTreeMap::new(),
+            retired: Vec::new(),
+            renews: Micros::default(),
+            renewal_asked: false,
             up: false,
             dialling: false,
             fetches: BTreeMap::new(),
@@ -420,10 +470,12 @@ impl Link {
             return;
         }
         if let Some(wait) = self.redial.later() {
-            later(cx, self.setup.stage.env.sleep(wait), |link, (), _| {
+            later(cx, self.setup.stage.env.sleep(wait), |link, (), cx| {
                 link.redial.due();
                 if link.session.is_none() && link.candidates.is_empty() {
                     link.dial();
+                } else {
+                    link.renew_again(cx);
                 }
             });
         }
@@ -519,10 +571,13 @@ impl Actor for Link {
                     reply.send(());
                 });
             }
-            Message::Attach(connection) => {
+            Message::Attach(attached) => {
                 self.dialling = false;
-                self.attach(connection);
+                self.attach(attached);
             }
+            Message::Renew(after) => self.renew_later(cx, after),
+            Message::RenewAsked => self.on_renew_asked(cx),
+            Message::Judge(again) => self.judge(cx, again),
             Message::Greeted(session, incarnation, reply) => {
                 self.on_greeted(cx, session, incarnation, reply);
             }
@@ -555,10 +610,14 @@ impl Actor for Link {
                 if !self.is_current(session) {
                     return;
                 }
-                self.up = true;
                 self.setup.wire.note_trouble(None);
                 self.redial.reset();
                 self.refusal = None;
+                let was_up = std::mem::replace(&mut self.up, true);
+                self.look_again(cx);
+                if was_up {
+                    return self.report_renewal();
+                }
                 let (node, to) = (self.setup.stage.node.clone(), self.setup.peer.clone());
                 tracing::debug!(%node, peer = %to, ?peer, "link is up");
                 self.setup.stage.report(Event::LinkUp {
@@ -567,6 +626,7 @@ impl Actor for Link {
                 });
                 self.setup.node.deliver(node::Message::LinkUp(to));
             }
+            Message::Down(session, _) if self.bury(session) => {}
             Message::Down(session, trouble) => {
                 let candidate = self.candidates.remove(&session);
                 if candidate.is_none() && !self.is_current(session) {
@@ -593,7 +653,9 @@ impl Actor for Link {
                     }));
                 }
             }
-            Message::Begins(session, tag, incoming) if self.is_current(session) => {
+            Message::Begins(session, tag, incoming)
+                if self.is_current(session) || self.is_retired(session) =>
+            {
                 if let Some(reply) = self.fetches.remove(&tag) {
                     reply.send(Ok(incoming));
                 } else if let Some(offer) = self.offers.iter_mut().find(|offer| offer.tag == tag) {

@@ -22,6 +22,7 @@ use self::bench::{Bench, Initial, bench};
 use crate::clock_sync;
 use crate::collective;
 use crate::coordinator::{self, TrainerFactory};
+use crate::credentials;
 use crate::env::{Work, work};
 use crate::link::{self, Shelf};
 use crate::record;
@@ -123,6 +124,8 @@ pub struct Setup {
     pub collective: Handle<collective::Message>,
     /// Its copy of the record.
     pub record: Handle<record::Message>,
+    /// Its certificates.
+    pub credentials: Handle<credentials::Message>,
     /// Becomes the reason once the run is over for this node.
     pub left: watch::Sender<Option<String>>,
     /// Filled once they exist: its links and, on one node, the coordinator.
@@ -157,6 +160,8 @@ impl Setup {
 pub struct Company {
     /// By peer.
     pub links: BTreeMap<NodeId, Handle<link::Message>>,
+    /// By peer: the connection.
+    pub wires: BTreeMap<NodeId, Arc<link::Wire>>,
     /// By peer: how far it is.
     pub clocks: BTreeMap<NodeId, Arc<clock_sync::Known>>,
     /// On the coordinator's node.
@@ -407,6 +412,10 @@ impl Node {
                 let inbound = record::Message::Inbound(from, control);
                 self.setup.record.deliver(inbound);
             }
+            (Part::Credentials, control) => {
+                let inbound = credentials::Message::Inbound(from, control);
+                self.setup.credentials.deliver(inbound);
+            }
             (Part::Coordinator, control) => {
                 self.tell_coordinator(tombolo_core::coordinator::Message::Domain(from, control));
             }
@@ -549,6 +558,8 @@ impl Actor for Node {
     fn handle(&mut self, message: Message, cx: &mut Cx<Self>) {
         match &message {
             Message::LinkUp(peer) => {
+                let met = credentials::Message::Met(peer.clone());
+                self.setup.credentials.deliver(met);
                 self.up.insert(peer.clone());
                 self.reach.send_replace(self.up.clone());
                 self.look_up(cx);

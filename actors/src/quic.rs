@@ -21,8 +21,8 @@ use quinn::{
 use self::congestion::{Fixed, Later};
 use self::shaping::Shaper;
 use crate::env::{DATAGRAM, Env};
-use crate::identity::Identity;
-use crate::link::{self, Trouble, dials};
+use crate::identity::{Identity, IdentityError, Paper};
+use crate::link::{self, Attached, Trouble, UNTRUSTED, dials};
 use crate::shell::{Actor, Cx, Handle, Stage, later};
 use tombolo_core::congestion::Law;
 use tombolo_core::ids::NodeId;
@@ -221,6 +221,21 @@ pub(super) fn is_final(error: &ConnectionError) -> bool {
     TLS_ALERTS.contains(&code.into())
 }
 
+/// A connection, and how long it counts. What the peer showed was good a moment ago, and is looked at once more: it may have been revoked
+/// during the handshake.
+fn attached(
+    identity: &dyn Identity,
+    connection: &Connection,
+    own: Paper,
+) -> Result<Attached, IdentityError> {
+    let theirs = identity.recheck(connection.peer_identity())?;
+    Ok(Attached {
+        connection: connection.clone(),
+        shown: own.sha256,
+        until: own.not_after.min(theirs.not_after),
+    })
+}
+
 /// Ends once a peer is not to be found at an address any more: it was restarted, and nobody answers there.
 async fn moved(env: &dyn Env, peer: &NodeId, address: std::net::SocketAddr) {
     loop {
@@ -319,6 +334,8 @@ impl Quic {
                 }
                 let law = Arc::new(Later::default());
                 let carries = quic.stage.env.carries(incoming.remote_address());
+                // Before the handshake: what is shown in it is this one or a newer one.
+                let own = quic.identity.own();
                 let config = quic.config_until_known(law.clone(), carries);
                 quic.shaking += 1;
                 let limit = quic.stage.env.sleep(HANDSHAKE_LIMIT);
@@ -333,7 +350,7 @@ impl Quic {
                 later(cx, handshake, move |quic, connection, _| {
                     quic.shaking -= 1;
                     match connection {
-                        Ok(connection) => quic.on_accepted(connection, &law),
+                        Ok(connection) => quic.on_accepted(connection, own, &law),
                         Err(error) => quic.on_refused(&error),
                     }
                 });
@@ -370,7 +387,7 @@ impl Quic {
         self.refusal = reason;
     }
 
-    fn on_accepted(&mut self, connection: Connection, law: &Later) {
+    fn on_accepted(&mut self, connection: Connection, own: Paper, law: &Later) {
         let peer = match self.identity.peer(connection.peer_identity()) {
             Ok(peer) => peer,
             Err(error) => {
@@ -382,10 +399,13 @@ impl Quic {
             Some(link) if dials(&self.stage.plan, &peer, &self.stage.node) => {
                 self.shape(&peer, &connection);
                 law.choose(law_between(&self.stage.plan, &self.stage.node, &peer));
-                if link
-                    .post(link::Message::Attach(connection.clone()))
-                    .is_err()
-                {
+                let attached = match attached(self.identity.as_ref(), &connection, own) {
+                    Ok(attached) => attached,
+                    Err(error) => {
+                        return connection.close(UNTRUSTED, error.to_string().as_bytes());
+                    }
+                };
+                if link.post(link::Message::Attach(attached)).is_err() {
                     connection.close(VarInt::from_u32(11), b"busy");
                 }
             }
@@ -416,6 +436,7 @@ impl Quic {
                     if let Some(shaper) = &shaper {
                         shaper.learn(&to, address);
                     }
+                    let own = identity.own();
                     let (config, server_name) = dialling(&plan, identity.as_ref(), &to, carries);
                     let connecting = match endpoint.connect_with(config, address, &server_name) {
                         Ok(connecting) => connecting,
@@ -427,7 +448,14 @@ impl Quic {
                     tokio::select! {
                         biased;
                         connection = connecting => match connection {
-                            Ok(connection) => return Ok(connection),
+                            Ok(connection) => {
+                                let attached = attached(identity.as_ref(), &connection, own);
+                                return attached.map_err(|error| {
+                                    let reason = error.to_string();
+                                    connection.close(UNTRUSTED, reason.as_bytes());
+                                    Trouble { reason, refused: true }
+                                });
+                            }
                             Err(error) => {
                                 refused |= is_final(&error);
                                 reasons.push(format!("{address}: {error}"));
@@ -453,9 +481,9 @@ impl Quic {
         };
         later(cx, attempt, move |quic, result, _| {
             let message = match result {
-                Ok(connection) => {
-                    quic.shape(&peer, &connection);
-                    link::Message::Attach(connection)
+                Ok(attached) => {
+                    quic.shape(&peer, &attached.connection);
+                    link::Message::Attach(attached)
                 }
                 Err(reason) => link::Message::DialFailed(reason),
             };

@@ -43,8 +43,14 @@ pub enum Message {
     Sent(Box<Contribution>),
     /// This node was told that a round has made that model.
     Committed(Round, Hash),
-    /// The coordinator, perhaps this node itself, can be reached.
+    /// The coordinator, perhaps this node itself, can be reached; or this node has another certificate.
     Greet(NodeId),
+    /// This node takes certificates of one more root of a domain.
+    Rooted(DomainId, Vec<u8>),
+    /// It does not take those of that root any more.
+    Unrooted(DomainId, Vec<u8>),
+    /// A domain has revoked certificates, by this list.
+    Revoked(DomainId, Vec<u8>),
     /// The coordinator of this node begins, with so many rounds ended of that run: what does the record say, and who has greeted?
     Stand(
         Hash,
@@ -228,6 +234,7 @@ impl Record {
                 let text = next.note.text();
                 record.log = log;
                 record.keeper.adopt(next);
+                record.sign_as_told();
                 text
             });
             let written = written
@@ -236,15 +243,37 @@ impl Record {
         });
     }
 
+    /// Signs under the certificate that the record tells: until it tells a new one, whoever reads it knows only the old one.
+    fn sign_as_told(&self) {
+        if let Some(certificate) = self.keeper.account().certificate(self.me()) {
+            self.setup.identity.sign_as(certificate);
+        }
+    }
+
     // ---- as the coordinator ----
 
     /// A node's certificate: it goes into the record, and its signatures count from then on.
     fn certify(&mut self, node: NodeId, certificate: Vec<u8>) {
         self.certificates.insert(node.clone(), certificate.clone());
+        // A root that was added must be told before the first certificate of it.
+        for (domain, root) in self.untold_roots() {
+            self.tell_machine(machine::Message::Rooted(domain, root));
+        }
+        self.tell_machine(machine::Message::Certified(node, certificate));
+    }
+
+    /// Roots that are pinned here and that this copy of the record does not tell.
+    fn untold_roots(&self) -> Vec<(DomainId, Vec<u8>)> {
+        let mut roots = self.setup.identity.roots();
+        let told = self.keeper.account().roots();
+        roots.retain(|(domain, root)| !told.get(domain).is_some_and(|told| told.contains(root)));
+        roots
+    }
+
+    fn tell_machine(&self, message: machine::Message) {
         let company = self.setup.company.get();
         if let Some(coordinator) = company.and_then(|company| company.coordinator.as_ref()) {
-            let certified = machine::Message::Certified(node, certificate);
-            coordinator.deliver(coordinator::Message::Machine(certified));
+            coordinator.deliver(coordinator::Message::Machine(message));
         }
     }
 
@@ -377,6 +406,18 @@ impl Record {
                 0 => self.first(),
                 _ => Vec::new(),
             },
+            roots: match self.keeper.size() {
+                0 => {
+                    let mut roots: BTreeMap<DomainId, Vec<Vec<u8>>> = BTreeMap::new();
+                    for (domain, root) in self.setup.identity.roots() {
+                        roots.entry(domain).or_default().push(root);
+                    }
+                    roots
+                }
+                _ => account.roots().clone(),
+            },
+            retired: account.retired().clone(),
+            lists: account.lists().clone(),
             epoch: account.epoch(),
             coordinator: account.view().map(|view| view.coordinator.clone()),
             certificates: known.collect(),
@@ -574,6 +615,15 @@ impl Actor for Record {
             Message::Sent(contribution) => self.keeper.sent(*contribution),
             Message::Committed(round, hash) => self.keeper.committed(round, hash),
             Message::Greet(coordinator) => self.greet(&coordinator),
+            Message::Rooted(domain, root) => {
+                self.tell_machine(machine::Message::Rooted(domain, root));
+            }
+            Message::Unrooted(domain, root) => {
+                self.tell_machine(machine::Message::Unrooted(domain, root));
+            }
+            Message::Revoked(domain, list) => {
+                self.tell_machine(machine::Message::Revoked(domain, list));
+            }
             Message::Stand(run, ended, reply) => {
                 self.run = run;
                 let seen = self

@@ -26,6 +26,8 @@ pub enum Part {
     View,
     /// Its copy of the record.
     Record,
+    /// Its certificates, and whom it trusts.
+    Credentials,
 }
 
 /// A message from somebody who has no say in the matter.
@@ -157,8 +159,18 @@ pub fn authorize(
                 allowed,
             )
         }
+        // It proves itself, whoever passes it on.
+        Control::Revoked(_) => (
+            Part::Credentials,
+            "a list of revoked certificates",
+            "a node of the topology",
+            known,
+        ),
         // The link handles these itself.
-        Control::Fetch { .. } | Control::Offer { .. } | Control::Missing { .. } => (
+        Control::Fetch { .. }
+        | Control::Offer { .. }
+        | Control::Missing { .. }
+        | Control::Renew => (
             Part::Fabric,
             "a link's message",
             "nobody through a node",
@@ -205,7 +217,13 @@ mod tests {
         let here = ["d0/n0", "d0/n1", "d0/n2"];
         let there = ["d1/n0", "d1/n1", "d1/n2"];
         match kind {
-            "Fetch" | "Offer" | "Missing" => (Part::Fabric, vec![]),
+            "Fetch" | "Offer" | "Missing" | "Renew" => (Part::Fabric, vec![]),
+            "Revoked" => {
+                let pairs = NODES[..6]
+                    .iter()
+                    .flat_map(|from| NODES[..6].iter().map(|to| (*from, *to)));
+                (Part::Credentials, pairs.collect())
+            }
             "Endpoint" => {
                 let pairs = [here, there].into_iter().flat_map(|domain| {
                     domain

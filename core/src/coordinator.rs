@@ -53,6 +53,12 @@ pub enum Message {
     Told(Option<Told>),
     /// A node's certificate, verified: it signs under its key.
     Certified(NodeId, Vec<u8>),
+    /// That root vouches for a domain's nodes from now on.
+    Rooted(DomainId, Vec<u8>),
+    /// It does not any more.
+    Unrooted(DomainId, Vec<u8>),
+    /// A domain has revoked certificates, by that list.
+    Revoked(DomainId, Vec<u8>),
     /// What was told of a round is written down, and these gateways have signed it.
     Cosigned(Round, Vec<NodeId>),
     /// There is no state to begin from, and why: the run is over before its first round.
@@ -602,6 +608,9 @@ impl Machine for Coordinator {
             Message::Start(committed, resumed) => self.on_start(cx, *committed, resumed),
             Message::Told(told) => self.untold.begin(told),
             Message::Certified(node, certificate) => self.untold.certify(node, certificate),
+            Message::Rooted(domain, root) => self.untold.root(domain, root),
+            Message::Unrooted(domain, root) => self.untold.retire(domain, root),
+            Message::Revoked(domain, list) => self.untold.revoke(domain, list),
             Message::Cosigned(round, by) => {
                 self.untold.sign(round, by);
                 self.check_ending(cx);

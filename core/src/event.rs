@@ -141,6 +141,44 @@ pub enum Event {
         peer: NodeId,
         reason: String,
     },
+    /// A node shows another certificate from now on.
+    CertificateRotated {
+        node: NodeId,
+        serial: String,
+        sha256: String,
+        not_after: u64,
+    },
+    /// A node's certificate ends soon, or has ended: it is to be renewed. Said once for each certificate.
+    CertificateEnds {
+        node: NodeId,
+        not_after: u64,
+        left_s: u64,
+    },
+    /// What lies on disk was not taken, and why; what was there before holds.
+    CertificateKept { node: NodeId, reason: String },
+    /// A connection was replaced by a new one, without a gap, since one side has another certificate.
+    LinkRenewed { node: NodeId, peer: NodeId },
+    /// A node takes certificates of one more root of a domain.
+    RootAdded {
+        node: NodeId,
+        domain: DomainId,
+        sha256: String,
+    },
+    /// A node does not take certificates of that root of a domain any more.
+    RootRetired {
+        node: NodeId,
+        domain: DomainId,
+        sha256: String,
+    },
+    /// A node has learnt which certificates a domain has called back: `count` by the list of that number.
+    CertificatesRevoked {
+        node: NodeId,
+        domain: DomainId,
+        number: u64,
+        count: u64,
+    },
+    /// A node's own certificate was called back: nobody talks to it until it has another one.
+    CertificateLost { node: NodeId, reason: String },
     /// Silent for longer than a living peer would be.
     PeerSuspected {
         node: NodeId,

@@ -397,8 +397,8 @@ pub struct DomainPlan {
     pub gateways: Vec<NodeId>,
     /// The CA certificate, resolved against the file's folder.
     pub root: PathBuf,
-    /// The pin of the CA certificate (SHA-256), if given instead of the file's own.
-    pub root_sha256: Option<[u8; 32]>,
+    /// The pins of CA certificates (SHA-256): of those in the file, only these count. None: all of them do.
+    pub root_sha256: Vec<[u8; 32]>,
 }
 
 /// One node.

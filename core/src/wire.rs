@@ -451,6 +451,34 @@ pub struct Recorded {
     pub certificate: Vec<u8>,
 }
 
+/// The longest [`RevocationList`]: some 1,500 certificates.
+pub const LIST_BYTES_MAX: usize = 64 << 10;
+
+/// Certificates that a domain has called back: a CRL in DER, signed by the domain's root, which proves it whoever tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<u8>")]
+pub struct RevocationList(Vec<u8>);
+
+impl RevocationList {
+    /// The DER.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl TryFrom<Vec<u8>> for RevocationList {
+    type Error = String;
+
+    fn try_from(bytes: Vec<u8>) -> Result<Self, String> {
+        match bytes.len() {
+            0..=LIST_BYTES_MAX => Ok(RevocationList(bytes)),
+            found => Err(format!(
+                "a list of {found} bytes, at most {LIST_BYTES_MAX} are allowed"
+            )),
+        }
+    }
+}
+
 /// Every control message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[expect(
@@ -572,6 +600,11 @@ pub enum Control {
     // The record: coordinator to gateway, and back.
     Append(Append),
     Recorded(Recorded),
+
+    // Either way.
+    /// This connection is to be replaced: whoever dials dials anew, and what stands goes on until then.
+    Renew,
+    Revoked(RevocationList),
 }
 
 #[cfg(test)]

@@ -206,6 +206,21 @@ fn says(leaf: &Leaf) -> String {
                 audit::fingerprint(&certificate.0)
             )
         }
+        Leaf::Retired {
+            domain,
+            certificate,
+        } => {
+            format!(
+                "root of {domain} retired: sha256 {}",
+                audit::fingerprint(&certificate.0)
+            )
+        }
+        Leaf::Revoked { domain, list } => {
+            format!(
+                "certificates of {domain} revoked: list with sha256 {}",
+                audit::fingerprint(&list.0)
+            )
+        }
         Leaf::Certificate { node, certificate } => {
             format!(
                 "certificate of {node}: sha256 {}",

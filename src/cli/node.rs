@@ -59,7 +59,7 @@ impl Node {
         }
         let folder = federation.plan().checkpoint.folder.clone();
         let exit = runtime.block_on(async {
-            let signals = match Signals::listen() {
+            let mut signals = match Signals::listen() {
                 Ok(signals) => signals,
                 Err(error) => return machine(error),
             };
@@ -70,6 +70,9 @@ impl Node {
             let rounds = federation.plan().rounds;
             match federation.spawn_node(&self.name).await {
                 Ok(running) => {
+                    if let Err(error) = signals.on_hangup(running.look_again()) {
+                        return machine(error);
+                    }
                     if self.child_of.is_none() && common.format == Format::Text {
                         tell_unaddressed(&running);
                     }

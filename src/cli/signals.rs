@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the first asks for a clean end, the second ends the process at once.
+//! Ctrl-C and SIGTERM: the first asks for a clean end, the second ends the process at once. SIGHUP makes a node look at its files.
 
 use std::io;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use tombolo::federation::Interrupt;
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    hangup: Option<(Signal, Box<dyn Fn()>)>,
 }
 
 impl Signals {
@@ -27,16 +28,32 @@ impl Signals {
         Ok(Signals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
+            hangup: None,
         })
+    }
+
+    /// From now on SIGHUP does that and ends nothing.
+    pub fn on_hangup(&mut self, look: impl Fn() + 'static) -> io::Result<()> {
+        self.hangup = Some((signal(SignalKind::hangup())?, Box::new(look)));
+        Ok(())
     }
 
     /// The next signal.
     pub async fn next(&mut self) -> Interrupt {
-        tokio::select! {
-            biased;
-            Some(()) = self.interrupt.recv() => Interrupt::Interrupted,
-            Some(()) = self.terminate.recv() => Interrupt::Terminated,
-            else => std::future::pending().await,
+        loop {
+            let hangup = async {
+                match &mut self.hangup {
+                    Some((signal, look)) => signal.recv().await.map(|()| look()),
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                Some(()) = self.interrupt.recv() => return Interrupt::Interrupted,
+                Some(()) = self.terminate.recv() => return Interrupt::Terminated,
+                Some(()) = hangup => {}
+                else => std::future::pending().await,
+            }
         }
     }
 }

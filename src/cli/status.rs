@@ -145,7 +145,10 @@ fn show(common: &Common, status: &Found) {
         let mut first = [
             node.node.to_string(),
             node.address.clone(),
-            format!("{} left", span(node.certificate_s)),
+            match node.certificate_ends {
+                false => format!("{} left", span(node.certificate_s)),
+                true => format!("{} left: renew it", span(node.certificate_s)),
+            },
         ];
         let mut links = status
             .links

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use crate::federation::Waiting;
-use crate::identity::show;
 use tombolo_actors::clock_sync::Known;
 use tombolo_actors::coordinator::{self, Board};
 use tombolo_actors::crew::Crew;
 use tombolo_actors::env::Env;
+use tombolo_actors::identity::Identity;
 use tombolo_actors::link::Wire;
 use tombolo_actors::shell::{Census, Handle};
 use tombolo_core::aggregate::feedback::Drift;
@@ -140,6 +140,9 @@ pub struct NodeStatus {
     pub coordinator: bool,
     /// Seconds that its certificate is still good for.
     pub certificate_s: u64,
+    /// Whether it is to be renewed: less than a third of its life is left.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub certificate_ends: bool,
     /// Whom it waits for, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Wait>,
@@ -376,7 +379,7 @@ struct NodeSources {
     node: NodeId,
     address: String,
     coordinator: Option<Handle<coordinator::Message>>,
-    certificate_ends: u64,
+    identity: Arc<dyn Identity>,
     links: BTreeMap<NodeId, LinkSources>,
     board: Arc<Mutex<Board>>,
     seen: Arc<Mutex<Seen>>,
@@ -392,13 +395,11 @@ impl Sources {
         waiting: Arc<Waiting>,
         env: Arc<dyn Env>,
     ) -> Self {
-        let now = env.unix_time();
         let nodes = crews.values().map(|crew| NodeSources {
             node: crew.node_id.clone(),
             address: crew.address.to_string(),
             coordinator: crew.coordinator.clone(),
-            certificate_ends: now
-                + show::show_node(plan, &crew.node_id, now).map_or(0, |entry| entry.remaining_s),
+            identity: crew.identity.clone(),
             links: crew
                 .wires
                 .iter()
@@ -528,11 +529,13 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl NodeSources {
     fn status(&self, unix: u64) -> NodeStatus {
+        let own = self.identity.own();
         NodeStatus {
             node: self.node.clone(),
             address: self.address.clone(),
             coordinator: lock(&self.board).acts,
-            certificate_s: self.certificate_ends.saturating_sub(unix),
+            certificate_s: own.not_after.saturating_sub(unix),
+            certificate_ends: own.is_due(unix),
             waits: None,
         }
     }

@@ -10,7 +10,6 @@ use super::vitals;
 use super::waiting::Clock;
 use super::{FederationError, Ledger, Paths, Recorders, Report, StateFolder, Waiting};
 use crate::control::Control;
-use crate::identity::show::show_node;
 use crate::world::World;
 use tombolo_actors::crew::{Crew, Farewell};
 pub use tombolo_actors::node::DEPARTED;
@@ -129,6 +128,18 @@ impl Running {
         move || clock().0 as f64 / 1e6
     }
 
+    /// Makes the nodes of this process look at once whether certificates, keys and roots on disk have changed, as they do now and then.
+    pub fn look_again(&self) -> impl Fn() + Send + Sync + use<> {
+        let each = self.crews.values().map(|crew| crew.credentials.clone());
+        let each: Vec<_> = each.collect();
+        move || {
+            for credentials in &each {
+                // One that has no room for it is about to look.
+                let _ = credentials.post(tombolo_actors::credentials::Message::Look);
+            }
+        }
+    }
+
     /// Ends the run soon: the open round is given up, what is committed stays.
     pub fn stop(&self, interrupt: Interrupt) {
         let reason = match interrupt {
@@ -172,8 +183,10 @@ impl Running {
         self.all_events = None;
         let mut watch = std::pin::pin!(waiting.watch(sink.as_ref()));
         let mut measure = std::pin::pin!(self.paths.watch(&self.clock, sink.as_ref()));
-        let plan = self.plan.clone();
-        let left = |node: &NodeId| certificate_s(&plan, node);
+        let left = |crew: &Crew| {
+            let own = crew.identity.own();
+            own.not_after.saturating_sub(crate::world::unix_now())
+        };
         let mut feel = std::pin::pin!(vitals::watch(&self.crews, &left, sink.as_ref()));
         let ledger = self.ledger.clone();
         let mut stopping = None;
@@ -306,12 +319,6 @@ async fn all_within<F: Future>(limit: Duration, waits: impl Iterator<Item = F>) 
         }
     };
     tokio::time::timeout(limit, all).await.is_ok()
-}
-
-/// For how many seconds a node's certificate is good.
-fn certificate_s(plan: &Plan, node: &NodeId) -> u64 {
-    let now = crate::world::unix_now();
-    show_node(plan, node, now).map_or(0, |entry| entry.remaining_s)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ const TOLD_PER_SECOND_MAX: u32 = 20;
 /// Looks without end, reporting each node. `left` says for how many seconds a node's certificate is good.
 pub(crate) async fn watch(
     crews: &BTreeMap<NodeId, Crew>,
-    left: &(dyn Fn(&NodeId) -> u64 + Send + Sync),
+    left: &(dyn Fn(&Crew) -> u64 + Send + Sync),
     report: &(dyn Fn(Event) + Send + Sync),
 ) -> Infallible {
     let count = u32::try_from(crews.len()).unwrap_or(u32::MAX);
@@ -36,7 +36,7 @@ pub(crate) async fn watch(
     }
 }
 
-fn measured(crew: &Crew, memory: u64, left: &dyn Fn(&NodeId) -> u64) -> Vitals {
+fn measured(crew: &Crew, memory: u64, left: &dyn Fn(&Crew) -> u64) -> Vitals {
     let (messages, bytes) = crew
         .outboxes
         .values()
@@ -50,7 +50,7 @@ fn measured(crew: &Crew, memory: u64, left: &dyn Fn(&NodeId) -> u64) -> Vitals {
         queued: crew.longest_queue() as u64,
         unacknowledged: messages as u64,
         unacknowledged_bytes: bytes as u64,
-        certificate_s: left(&crew.node_id),
+        certificate_s: left(crew),
     }
 }
 

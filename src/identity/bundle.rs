@@ -8,15 +8,18 @@ use std::fmt;
 use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::{ParsedCertificate, WebPkiClientVerifier, danger::ClientCertVerifier};
-use rustls::{CertificateError, RootCertStore};
-use tombolo_actors::identity::{IdentityError, MaterialFault, PeerFault};
+use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
+use tombolo_actors::identity::{Change, IdentityError, MaterialFault, PeerFault, Revocations};
 use tombolo_core::ids::{DomainId, NodeId};
 use tombolo_core::plan::Plan;
+use webpki::{
+    EndEntityCert, ExpirationPolicy, ExtendedKeyUsageValidator, KeyPurposeIdIter, KeyUsage,
+    RevocationCheckDepth, RevocationOptionsBuilder, UnknownStatusPolicy,
+};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::files::{DomainFiles, hex, sha256};
+use super::revocation::List;
 use super::validity::rfc3339;
 use super::{provider, spiffe};
 
@@ -27,41 +30,58 @@ pub enum Role {
     Server,
     /// It dials.
     Client,
+    /// It was on its side when the connection was made.
+    Either,
 }
 
-/// The roots of every domain of one federation.
+/// The roots of every domain of one federation, and what they have revoked.
+#[derive(Clone)]
 pub struct Bundle {
     federation: String,
     provider: Arc<CryptoProvider>,
-    roots: BTreeMap<DomainId, Roots>,
+    roots: BTreeMap<DomainId, Vec<Root>>,
 }
 
-/// One domain's roots.
-struct Roots {
-    certificates: Vec<CertificateDer<'static>>,
-    store: Arc<RootCertStore>,
-    clients: Arc<dyn ClientCertVerifier>,
-    /// SHA-256 of each, for errors.
-    fingerprints: String,
+/// One root of a domain.
+#[derive(Clone)]
+struct Root {
+    certificate: CertificateDer<'static>,
+    anchor: TrustAnchor<'static>,
+    sha256: String,
+    list: Option<Arc<List>>,
 }
 
 impl Bundle {
-    /// Reads the root files that the plan names and holds them against its pins.
+    /// Reads the root files that the plan names and holds them against its pins; and what lies beside them of revoked certificates.
     ///
     /// # Errors
     ///
     /// [`IdentityError::Material`] with the file.
     pub fn load(plan: &Plan) -> Result<Bundle, IdentityError> {
+        let (bundle, fault) = Bundle::read(plan, None)?;
+        match fault {
+            None => Ok(bundle),
+            Some(fault) => Err(fault),
+        }
+    }
+
+    /// Reads the same anew. Lists that were known stay; a file with others that is not sound is left out, and named.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::Material`] with the file of a root.
+    pub(super) fn read(
+        plan: &Plan,
+        before: Option<&Bundle>,
+    ) -> Result<(Bundle, Option<IdentityError>), IdentityError> {
         let mut roots = Vec::new();
         for domain in &plan.domains {
             let files = DomainFiles::of_plan(domain);
-            roots.push((
-                domain.id.clone(),
-                files.read_roots(domain.root_sha256.as_ref())?,
-            ));
+            roots.push((domain.id.clone(), files.read_roots(&domain.root_sha256)?));
         }
         let provider = provider(plan.security.post_quantum_required);
-        Bundle::new(&plan.name, provider, roots).map_err(|error| match error {
+        let bundle = Bundle::new(&plan.name, provider, roots);
+        let mut bundle = bundle.map_err(|error| match error {
             IdentityError::Material { path, fault } => IdentityError::Material {
                 // Memory knows no files; the domain leads back to one.
                 path: plan
@@ -72,7 +92,25 @@ impl Bundle {
                 fault,
             },
             other => other,
-        })
+        })?;
+        for list in before.into_iter().flat_map(Bundle::lists) {
+            bundle.take(list.clone());
+        }
+        let mut fault = None;
+        for domain in &plan.domains {
+            let files = DomainFiles::of_plan(domain);
+            match files.read_lists() {
+                Err(error) => fault = Some(error),
+                Ok(lists) => {
+                    for list in lists {
+                        let list = Arc::new(list);
+                        // Of a root that was retired, or not yet added, it says nothing.
+                        bundle.take(list);
+                    }
+                }
+            }
+        }
+        Ok((bundle, fault))
     }
 
     /// A bundle of roots in memory.
@@ -102,7 +140,9 @@ impl Bundle {
                 }
                 keys.insert(key, domain.clone());
             }
-            let entry = Roots::new(certificates, &provider).map_err(|found| {
+            let entry: Result<Vec<Root>, String> =
+                certificates.into_iter().map(Root::new).collect();
+            let entry = entry.map_err(|found| {
                 fail(MaterialFault::Malformed {
                     expected: "the certificate of an authority".into(),
                     found,
@@ -145,49 +185,79 @@ impl Bundle {
     ) -> Result<NodeId, PeerFault> {
         let node = spiffe::node_of(&self.federation, leaf)?;
         let roots = self.roots_of(&node)?;
-        let verdict = match role {
-            Role::Client => roots
-                .clients
-                .verify_client_cert(leaf, intermediates, now)
-                .map(drop),
-            Role::Server => ParsedCertificate::try_from(leaf).and_then(|parsed| {
-                rustls::client::verify_server_cert_signed_by_trust_anchor(
-                    &parsed,
-                    &roots.store,
-                    intermediates,
-                    now,
-                    self.provider.signature_verification_algorithms.all,
-                )
-            }),
-        };
         let presented = || spiffe::uri(&self.federation, &node);
-        verdict.map_err(|error| match error {
-            rustls::Error::InvalidCertificate(CertificateError::ExpiredContext {
-                time,
-                not_after,
-            }) => PeerFault::Expired {
+        let untrusted = |reason: String| {
+            let each: Vec<&str> = roots.iter().map(|root| root.sha256.as_str()).collect();
+            PeerFault::Untrusted {
+                presented: presented(),
+                roots: each.join(", "),
+                reason,
+            }
+        };
+        let end = EndEntityCert::try_from(leaf).map_err(|error| untrusted(error.to_string()))?;
+        let mut found = None;
+        for root in roots {
+            let error = match self.verify_by(root, &end, intermediates, now, role) {
+                Ok(()) => return Ok(node),
+                Err(error) => error,
+            };
+            // That another root did not sign it says nothing.
+            if found.is_none() || error != webpki::Error::UnknownIssuer {
+                found = Some((root, error));
+            }
+        }
+        let Some((root, error)) = found else {
+            return Err(untrusted("there is none".into()));
+        };
+        Err(match error {
+            webpki::Error::CertExpired { time, not_after } => PeerFault::Expired {
                 presented: presented(),
                 not_after: rfc3339(not_after.as_secs()),
                 now: rfc3339(time.as_secs()),
             },
-            rustls::Error::InvalidCertificate(CertificateError::NotValidYetContext {
-                time,
-                not_before,
-            }) => PeerFault::NotYetValid {
+            webpki::Error::CertNotValidYet { time, not_before } => PeerFault::NotYetValid {
                 presented: presented(),
                 not_before: rfc3339(not_before.as_secs()),
                 now: rfc3339(time.as_secs()),
             },
-            other => PeerFault::Untrusted {
+            webpki::Error::CertRevoked => PeerFault::Revoked {
                 presented: presented(),
-                roots: roots.fingerprints.clone(),
-                reason: match other {
-                    rustls::Error::InvalidCertificate(reason) => reason.to_string(),
-                    other => other.to_string(),
-                },
+                serial: serial(leaf),
+                number: root.list.as_ref().map_or(0, |list| list.number()),
             },
-        })?;
-        Ok(node)
+            other => untrusted(other.to_string()),
+        })
+    }
+
+    fn verify_by(
+        &self,
+        root: &Root,
+        end: &EndEntityCert<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+        role: Role,
+    ) -> Result<(), webpki::Error> {
+        let lists: Vec<_> = root.list.iter().map(|list| list.checked()).collect();
+        let revocation = RevocationOptionsBuilder::new(&lists).ok().map(|options| {
+            options
+                .with_depth(RevocationCheckDepth::Chain)
+                // A list of the root says nothing of what an intermediate has issued.
+                .with_status_policy(UnknownStatusPolicy::Allow)
+                .with_expiration_policy(ExpirationPolicy::Ignore)
+                .build()
+        });
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        let anchors = std::slice::from_ref(&root.anchor);
+        end.verify_for_usage(
+            algorithms,
+            anchors,
+            intermediates,
+            now,
+            role,
+            revocation,
+            None,
+        )
+        .map(drop)
     }
 
     /// Refuses a node whose domain has no root here.
@@ -197,9 +267,10 @@ impl Bundle {
 
     /// Every root, domain by domain.
     pub fn certificates(&self) -> Vec<(DomainId, Vec<u8>)> {
-        let each = |(domain, roots): (&DomainId, &Roots)| {
-            let certificates = roots.certificates.iter();
-            let pairs = certificates.map(|root| (domain.clone(), root.to_vec()));
+        let each = |(domain, roots): (&DomainId, &Vec<Root>)| {
+            let pairs = roots
+                .iter()
+                .map(|root| (domain.clone(), root.certificate.to_vec()));
             pairs.collect::<Vec<_>>()
         };
         self.roots.iter().flat_map(each).collect()
@@ -208,53 +279,132 @@ impl Bundle {
     /// Whether that certificate is one of the domain's roots.
     pub fn pins(&self, domain: &DomainId, certificate: &[u8]) -> bool {
         let roots = self.roots.get(domain);
-        roots.is_some_and(|roots| roots.certificates.iter().any(|root| **root == *certificate))
+        roots.is_some_and(|roots| roots.iter().any(|root| *root.certificate == *certificate))
     }
 
-    fn roots_of(&self, node: &NodeId) -> Result<&Roots, PeerFault> {
-        self.roots
-            .get(&node.domain())
-            .ok_or_else(|| PeerFault::Domain {
-                federation: self.federation.clone(),
-                presented: spiffe::uri(&self.federation, node),
-            })
+    /// The newest list of each root that has one.
+    pub(super) fn lists(&self) -> impl Iterator<Item = &Arc<List>> {
+        let roots = self.roots.values().flatten();
+        roots.filter_map(|root| root.list.as_ref())
+    }
+
+    /// The domain of the root that has signed a list, and the SHA-256 of that root.
+    pub(super) fn issuer(&self, list: &List) -> Option<(&DomainId, &str)> {
+        let each = self.roots.iter();
+        let mut each =
+            each.flat_map(|(domain, roots)| roots.iter().map(move |root| (domain, root)));
+        let found = each.find(|(_, root)| list.is_signed_by(&root.certificate));
+        found.map(|(domain, root)| (domain, root.sha256.as_str()))
+    }
+
+    /// Takes a list that is newer than the one of its root; says what holds then. None if it is not newer, or of no root.
+    pub(super) fn take(&mut self, list: Arc<List>) -> Option<Revocations> {
+        for (domain, roots) in &mut self.roots {
+            for root in roots {
+                if !list.is_signed_by(&root.certificate) {
+                    continue;
+                }
+                let known = root.list.as_ref().map(|known| known.number());
+                if known.is_some_and(|known| known >= list.number()) {
+                    return None;
+                }
+                let revocations = Revocations {
+                    domain: domain.clone(),
+                    number: list.number(),
+                    count: list.revoked().len(),
+                    list: list.der().to_vec(),
+                };
+                root.list = Some(list);
+                return Some(revocations);
+            }
+        }
+        None
+    }
+
+    /// What is otherwise than before.
+    pub(super) fn changes(&self, before: &Bundle) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (domain, roots) in &self.roots {
+            let known = before.roots.get(domain).map_or(&[][..], Vec::as_slice);
+            let is_in =
+                |roots: &[Root], root: &Root| roots.iter().any(|known| known.sha256 == root.sha256);
+            let added = roots.iter().filter(|root| !is_in(known, root));
+            changes.extend(added.map(|root| Change::RootAdded {
+                domain: domain.clone(),
+                certificate: root.certificate.to_vec(),
+                sha256: root.sha256.clone(),
+            }));
+            let retired = known.iter().filter(|root| !is_in(roots, root));
+            changes.extend(retired.map(|root| Change::RootRetired {
+                domain: domain.clone(),
+                certificate: root.certificate.to_vec(),
+                sha256: root.sha256.clone(),
+            }));
+            for root in roots {
+                let Some(list) = &root.list else { continue };
+                let known = known.iter().find(|known| known.sha256 == root.sha256);
+                let known = known.and_then(|known| known.list.as_ref());
+                if known.is_none_or(|known| known.number() < list.number()) {
+                    changes.push(Change::Revoked(Revocations {
+                        domain: domain.clone(),
+                        number: list.number(),
+                        count: list.revoked().len(),
+                        list: list.der().to_vec(),
+                    }));
+                }
+            }
+        }
+        changes
+    }
+
+    fn roots_of(&self, node: &NodeId) -> Result<&[Root], PeerFault> {
+        let roots = self.roots.get(&node.domain()).map(Vec::as_slice);
+        roots.ok_or_else(|| PeerFault::Domain {
+            federation: self.federation.clone(),
+            presented: spiffe::uri(&self.federation, node),
+        })
     }
 }
 
 impl fmt::Debug for Bundle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let roots = self
-            .roots
-            .iter()
-            .map(|(domain, roots)| (domain, &roots.fingerprints));
+        let each = |roots: &Vec<Root>| -> Vec<String> {
+            roots.iter().map(|root| root.sha256.clone()).collect()
+        };
+        let roots = self.roots.iter();
+        let roots = roots.map(|(domain, roots)| (domain, each(roots)));
         f.debug_map().entries(roots).finish()
     }
 }
 
-impl Roots {
-    fn new(
-        certificates: Vec<CertificateDer<'static>>,
-        provider: &Arc<CryptoProvider>,
-    ) -> Result<Roots, String> {
-        let fingerprints: Vec<String> = certificates
-            .iter()
-            .map(|certificate| hex(&sha256(certificate)))
-            .collect();
-        let mut store = RootCertStore::empty();
-        for certificate in certificates.clone() {
-            store.add(certificate).map_err(|error| error.to_string())?;
-        }
-        let store = Arc::new(store);
-        let clients = WebPkiClientVerifier::builder_with_provider(store.clone(), provider.clone())
-            .build()
-            .map_err(|error| error.to_string())?;
-        Ok(Roots {
-            certificates,
-            store,
-            clients,
-            fingerprints: fingerprints.join(", "),
+impl Root {
+    fn new(certificate: CertificateDer<'static>) -> Result<Root, String> {
+        let anchor = webpki::anchor_from_trusted_cert(&certificate);
+        let anchor = anchor.map_err(|error| error.to_string())?.to_owned();
+        Ok(Root {
+            sha256: hex(&sha256(&certificate)),
+            certificate,
+            anchor,
+            list: None,
         })
     }
+}
+
+impl ExtendedKeyUsageValidator for Role {
+    fn validate(&self, purposes: KeyPurposeIdIter<'_, '_>) -> Result<(), webpki::Error> {
+        match self {
+            Role::Server => KeyUsage::server_auth().validate(purposes),
+            Role::Client => KeyUsage::client_auth().validate(purposes),
+            Role::Either => Ok(()),
+        }
+    }
+}
+
+/// A certificate's serial number, in hexadecimal.
+pub(super) fn serial(certificate: &CertificateDer<'_>) -> String {
+    X509Certificate::from_der(certificate)
+        .map(|(_, parsed)| hex(parsed.raw_serial()))
+        .unwrap_or_default()
 }
 
 /// The public key of a certificate that may sign others.

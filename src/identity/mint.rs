@@ -30,7 +30,7 @@ pub const LEAF_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
 /// The longest life of a root. Changing it takes everyone's hands, so ten years are allowed.
 pub(super) const ROOT_LIFETIME_MAX: Duration = Duration::from_secs(3_650 * 86_400);
 
-/// The longest life of a node's certificate: it cannot be called back, so it must end.
+/// The longest life of a node's certificate: calling it back reaches only whoever hears of it, so it must end.
 pub(super) const LEAF_LIFETIME_MAX: Duration = Duration::from_secs(90 * 86_400);
 
 /// A domain's authority: its root and the root's key.
@@ -82,21 +82,22 @@ impl Authority {
         &self.certificate
     }
 
+    /// What signs.
+    pub(super) fn issuer(&self) -> &Issuer<'static, KeyPair> {
+        &self.issuer
+    }
+
     /// Certifies that `key` is `node`'s. The certificate ends with the root at the latest.
     pub(super) fn issue(
         &self,
         federation: &str,
         node: &NodeId,
-        key: &KeyPair,
+        key: &impl PublicKeyData,
         validity: Validity,
     ) -> Result<Certificate, IdentityError> {
         let uri = spiffe::uri(federation, node);
         let mut params = CertificateParams::default();
-        params.distinguished_name = subject(&[
-            (DnType::OrganizationName, federation),
-            (DnType::OrganizationalUnitName, node.domain().as_str()),
-            (DnType::CommonName, node.name()),
-        ]);
+        params.distinguished_name = node_subject(federation, node);
         params.subject_alt_names = vec![SanType::URI(uri.as_str().try_into().map_err(library)?)];
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -157,6 +158,15 @@ fn seeded_key(seed: u64, labels: &[&[u8]]) -> Result<KeyPair, IdentityError> {
     .map_err(library)
 }
 
+/// What a node's certificate is said to be of, for people.
+pub(super) fn node_subject(federation: &str, node: &NodeId) -> DistinguishedName {
+    subject(&[
+        (DnType::OrganizationName, federation),
+        (DnType::OrganizationalUnitName, node.domain().as_str()),
+        (DnType::CommonName, node.name()),
+    ])
+}
+
 fn subject(entries: &[(DnType, &str)]) -> DistinguishedName {
     let mut name = DistinguishedName::new();
     for (kind, value) in entries {
@@ -167,7 +177,7 @@ fn subject(entries: &[(DnType, &str)]) -> DistinguishedName {
 
 fn date(
     params: &mut CertificateParams,
-    key: &KeyPair,
+    key: &impl PublicKeyData,
     validity: Validity,
 ) -> Result<(), IdentityError> {
     let instant = |unix: u64| {
@@ -188,6 +198,6 @@ fn date(
     Ok(())
 }
 
-fn library(error: impl ToString) -> IdentityError {
+pub(super) fn library(error: impl ToString) -> IdentityError {
     IdentityError::Library(error.to_string())
 }

@@ -14,6 +14,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::bundle::{Bundle, Role};
 use super::provider;
+use super::revocation::List;
 
 /// Checks certificates and signatures, and holds no key: what anybody needs who looks at a record.
 #[derive(Debug, Clone, Copy, Default)]
@@ -48,6 +49,16 @@ impl Verifier for Notary {
             format!("the key of {node} is none for Ed25519, which the record is signed with")
         })?;
         Ok((node, bytes))
+    }
+
+    fn list(&self, roots: &[Vec<u8>], list: &[u8]) -> Result<(), String> {
+        let list = List::read(list)?;
+        let mut roots = roots.iter();
+        let is_signed = |root: &Vec<u8>| list.is_signed_by(&CertificateDer::from(root.as_slice()));
+        match roots.any(is_signed) {
+            true => Ok(()),
+            false => Err("no root of its domain has signed the list".to_owned()),
+        }
     }
 
     fn verify(&self, key: &PublicKey, message: &[u8], signature: &Signature) -> bool {

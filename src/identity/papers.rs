@@ -3,12 +3,10 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use rustls::SignatureScheme;
-use rustls::client::ResolvesClientCert;
-use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tombolo_actors::identity::IdentityError;
 
+use super::Shows;
 use super::validity::Validity;
 
 /// Whether the certificate that a node shows counts.
@@ -21,17 +19,25 @@ pub enum Standing {
     Expired,
     /// Its time has not come.
     NotYetValid,
+    /// It does until a minute after simulations begin.
+    Brief,
 }
 
 impl Standing {
     /// All of them, in the order of their numbers.
-    const ALL: [Standing; 3] = [Standing::Good, Standing::Expired, Standing::NotYetValid];
+    const ALL: [Standing; 4] = [
+        Standing::Good,
+        Standing::Expired,
+        Standing::NotYetValid,
+        Standing::Brief,
+    ];
 
     pub(super) fn validity(self) -> Validity {
         match self {
             Standing::Good => Validity::SIMULATED,
             Standing::Expired => Validity::EXPIRED,
             Standing::NotYetValid => Validity::NOT_YET,
+            Standing::Brief => Validity::BRIEF,
         }
     }
 }
@@ -55,7 +61,7 @@ impl Papers {
 pub(super) struct Wallet {
     papers: Papers,
     make: Box<dyn Fn(Standing) -> Result<CertifiedKey, IdentityError> + Send + Sync>,
-    made: [OnceLock<Option<Arc<CertifiedKey>>>; 3],
+    made: [OnceLock<Option<Arc<CertifiedKey>>>; 4],
 }
 
 impl Wallet {
@@ -67,36 +73,16 @@ impl Wallet {
         Ok(Wallet {
             papers,
             make: Box::new(make),
-            made: [good, OnceLock::new(), OnceLock::new()],
+            made: [good, OnceLock::new(), OnceLock::new(), OnceLock::new()],
         })
     }
+}
 
-    fn certificate(&self) -> Option<Arc<CertifiedKey>> {
+impl Shows for Wallet {
+    fn shown(&self) -> Option<Arc<CertifiedKey>> {
         let shown = self.papers.shown();
         let made = &self.made[shown as usize];
         made.get_or_init(|| (self.make)(shown).ok().map(Arc::new))
             .clone()
-    }
-}
-
-impl std::fmt::Debug for Wallet {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Wallet")
-    }
-}
-
-impl ResolvesServerCert for Wallet {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.certificate()
-    }
-}
-
-impl ResolvesClientCert for Wallet {
-    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.certificate()
-    }
-
-    fn has_certs(&self) -> bool {
-        true
     }
 }

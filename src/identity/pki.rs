@@ -1,13 +1,14 @@
 //! Makes and renews certificates on disk.
 //!
-//! The two halves of a pair are written key first: a crash between them leaves a key without a certificate, which the next run takes up. A
-//! renewal keeps the key, so that it is one atomic write and never a pair that does not match.
+//! The two halves of a first pair are written key first: a crash between them leaves a key without a certificate, which the next run takes up. A
+//! renewal keeps the key, so that it is one atomic write and never a pair that does not match; what changes the key is in
+//! [`lifecycle`](super::lifecycle).
 
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use rcgen::KeyPair;
+use rcgen::{Certificate, KeyPair, PublicKeyData};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use serde::Serialize;
 use tombolo_actors::identity::{IdentityError, MaterialFault};
@@ -15,11 +16,14 @@ use tombolo_core::ids::{NodeId, is_name};
 use tombolo_core::plan::{DomainPlan, Plan};
 
 use super::bundle::{Bundle, Role};
-use super::files::{DomainFiles, exists, material, read_key, write_key};
+use super::files::{DomainFiles, exists, is_key_of, material, read_key, write_key};
+use super::ledger::{self, Issued};
+use super::lifecycle;
 use super::mint::{self, Authority};
 use super::show::Entry;
 use super::validity::{Validity, rfc3339};
 use super::{own_fault, provider, spiffe};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// On what terms something is issued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,10 +101,13 @@ pub fn issue(
     if !terms.replace && exists(&files.leaf(node.name()))? {
         return Err(material(&files.leaf(node.name()), MaterialFault::Exists));
     }
-    let authority = authority(files, None, terms.now)?;
+    if terms.replace && exists(&files.leaf(node.name()))? && files.read_leaf(node.name()).is_ok() {
+        return lifecycle::rotate(files, federation, node, terms);
+    }
+    let authority = authority(files, &[], terms.now)?;
     let key = take_up_key(&files.leaf_key(node.name()), terms.replace)?;
-    let leaf = authority.issue(federation, node, &key, validity)?;
-    files.write_leaf(node.name(), &leaf, terms.replace)?;
+    let leaf = certify(files, &authority, federation, node, &key, validity)?;
+    files.write_leaf(node.name(), &leaf.pem(), terms.replace)?;
     Ok(Entry::of_leaf(files, node.name(), terms.now))
 }
 
@@ -171,13 +178,13 @@ fn ensure_root(
     now: u64,
 ) -> Result<Outcome, IdentityError> {
     if exists(files.root())? {
-        files.read_roots(domain.root_sha256.as_ref())?;
+        files.read_roots(&domain.root_sha256)?;
         if exists(&files.root_key())? {
-            authority(files, domain.root_sha256.as_ref(), now)?;
+            authority(files, &domain.root_sha256, now)?;
         }
         return Ok(Outcome::Found);
     }
-    if domain.root_sha256.is_some() {
+    if !domain.root_sha256.is_empty() {
         return Err(material(
             files.root(),
             MaterialFault::Missing {
@@ -202,19 +209,18 @@ fn ensure_leaf(
         issue(files, &plan.name, node, &Terms::leaf(now))?;
         return Ok(Outcome::Made);
     }
-    let certificate = files.read_leaf(node.name())?;
-    let key = files.read_leaf_key(node.name(), &certificate)?;
-    let validity = check_issued(plan, domain, files, node, &certificate)?;
+    let (chain, key) = files.read_pair(node.name())?;
+    let validity = check_issued(plan, domain, files, node, &chain)?;
     if !validity.is_due(now) {
         return Ok(Outcome::Found);
     }
     if !exists(&files.root_key())? && validity.not_after > now {
         return Ok(Outcome::Found);
     }
-    let authority = authority(files, domain.root_sha256.as_ref(), now)?;
+    let authority = authority(files, &domain.root_sha256, now)?;
     let validity = Validity::starting(now, mint::LEAF_LIFETIME, mint::LEAF_LIFETIME_MAX)?;
-    let leaf = authority.issue(&plan.name, node, &key, validity)?;
-    files.write_leaf(node.name(), &leaf, true)?;
+    let leaf = certify(files, &authority, &plan.name, node, &key, validity)?;
+    files.write_leaf(node.name(), &leaf.pem(), true)?;
     Ok(Outcome::Renewed)
 }
 
@@ -224,31 +230,92 @@ fn check_issued(
     domain: &DomainPlan,
     files: &DomainFiles,
     node: &NodeId,
-    certificate: &CertificateDer<'static>,
+    chain: &[CertificateDer<'static>],
 ) -> Result<Validity, IdentityError> {
     let path = files.leaf(node.name());
-    let roots = files.read_roots(domain.root_sha256.as_ref())?;
+    let roots = files.read_roots(&domain.root_sha256)?;
     let bundle = Bundle::new(
         &plan.name,
         provider(false),
         vec![(domain.id.clone(), roots)],
     )?;
-    let validity = validity_of(&path, certificate)?;
+    let validity = validity_of(&path, &chain[0])?;
     let then = UnixTime::since_unix_epoch(Duration::from_secs(validity.not_before));
     bundle
-        .verify(certificate, &[], then, Role::Server)
+        .verify(&chain[0], &chain[1..], then, Role::Server)
         .and_then(|found| spiffe::expect(&plan.name, node, &found))
         .map_err(|fault| material(&path, own_fault(fault, files)))?;
     Ok(validity)
 }
 
-/// The domain's root with its key, fit to issue at `now`.
-fn authority(
+/// Issues a certificate, and notes that it was.
+pub(super) fn certify(
     files: &DomainFiles,
-    pin: Option<&[u8; 32]>,
+    authority: &Authority,
+    federation: &str,
+    node: &NodeId,
+    key: &impl PublicKeyData,
+    validity: Validity,
+) -> Result<Certificate, IdentityError> {
+    let leaf = authority.issue(federation, node, key, validity)?;
+    let issued = Issued::new(node, leaf.der(), authority.certificate());
+    ledger::note(files, &issued)?;
+    Ok(leaf)
+}
+
+/// A root of the domain with its key, whether it signs now or not, and when it ends.
+pub(super) fn authority_of(
+    files: &DomainFiles,
+    root: &CertificateDer<'static>,
+) -> Result<(Authority, u64), IdentityError> {
+    let validity = validity_of(files.root(), root)?;
+    for path in [
+        files.root_key(),
+        files.old_root_key(),
+        files.next_root_key(),
+    ] {
+        if !exists(&path)? {
+            continue;
+        }
+        let key = read_key(&path, || MaterialFault::Missing {
+            what: "a root's key".into(),
+            next: "run this again".into(),
+        })?;
+        if is_key_of(&key, root) {
+            let authority = Authority::existing(root.clone(), validity.not_after, key)?;
+            return Ok((authority, validity.not_after));
+        }
+    }
+    Err(material(
+        &files.root_key(),
+        MaterialFault::Missing {
+            what: format!(
+                "the key of the root of domain {} that issued it",
+                files.domain()
+            ),
+            next: "run this where that key is kept".into(),
+        },
+    ))
+}
+
+/// Whether that root alone has signed it.
+pub(super) fn is_issued_by(certificate: &CertificateDer<'_>, root: &CertificateDer<'_>) -> bool {
+    let (Ok((_, leaf)), Ok((_, root))) = (
+        X509Certificate::from_der(certificate),
+        X509Certificate::from_der(root),
+    ) else {
+        return false;
+    };
+    leaf.verify_signature(Some(root.public_key())).is_ok()
+}
+
+/// The domain's root with its key, fit to issue at `now`.
+pub(super) fn authority(
+    files: &DomainFiles,
+    pins: &[[u8; 32]],
     now: u64,
 ) -> Result<Authority, IdentityError> {
-    let roots = files.read_roots(pin)?;
+    let roots = files.read_roots(pins)?;
     let (key, root) = files.read_root_key(&roots)?;
     let validity = validity_of(files.root(), &root)?;
     if now < validity.not_before {
@@ -276,7 +343,7 @@ fn authority(
 }
 
 /// The key at `path`, or a new one put there.
-fn take_up_key(path: &Path, replace: bool) -> Result<KeyPair, IdentityError> {
+pub(super) fn take_up_key(path: &Path, replace: bool) -> Result<KeyPair, IdentityError> {
     if !replace && exists(path)? {
         return read_key(path, || MaterialFault::Missing {
             what: "a private key".into(),

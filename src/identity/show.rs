@@ -1,7 +1,8 @@
 //! Says which certificates are there and what is wrong with them.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -113,7 +114,7 @@ pub fn show_node(plan: &Plan, node: &NodeId, now: u64) -> Option<Entry> {
 impl Entry {
     /// What is known of a domain's root.
     pub(super) fn of_root(files: &DomainFiles, now: u64) -> Entry {
-        let roots = files.read_roots(None);
+        let roots = files.read_roots(&[]);
         let first = roots.as_ref().ok().and_then(|roots| roots.first());
         let mut entry = Entry::new(files.root().to_owned(), Kind::Root, first, now);
         // The key may well be kept elsewhere. If it is here, it must be in order.
@@ -129,22 +130,25 @@ impl Entry {
 
     /// What is known of a node's certificate.
     pub(super) fn of_leaf(files: &DomainFiles, name: &str, now: u64) -> Entry {
-        let certificate = files.read_leaf(name);
-        let found = certificate.as_ref().ok();
+        let chain = files.read_leaf(name);
+        let found = chain.as_ref().ok().and_then(|chain| chain.first());
         let mut entry = Entry::new(files.leaf(name), Kind::Node, found, now);
-        match certificate {
+        match chain {
             Err(error) => entry.problems.push(error.to_string()),
-            Ok(certificate) => {
-                let key = files.read_leaf_key(name, &certificate);
+            Ok(chain) => {
+                let key = files.read_pair(name);
                 entry
                     .problems
                     .extend(key.err().map(|error| error.to_string()));
-                entry
-                    .problems
-                    .extend(check_leaf(files, name, &certificate).err());
+                entry.problems.extend(check_leaf(files, name, &chain).err());
             }
         }
         entry
+    }
+
+    /// A certificate in any file.
+    pub(super) fn of_file(path: &Path, certificate: &CertificateDer<'static>, now: u64) -> Entry {
+        Entry::new(path.to_owned(), Kind::Node, Some(certificate), now)
     }
 
     /// Adds it as a problem if the certificate is one of another federation than the topology's.
@@ -219,8 +223,9 @@ impl Entry {
 fn check_leaf(
     files: &DomainFiles,
     name: &str,
-    certificate: &CertificateDer<'static>,
+    chain: &[CertificateDer<'static>],
 ) -> Result<(), String> {
+    let certificate = &chain[0];
     let uris = spiffe::uris(certificate).map_err(|fault| fault.to_string())?;
     let [uri] = &uris[..] else {
         return Err(format!(
@@ -239,17 +244,22 @@ fn check_leaf(
             ));
         }
     };
-    let roots = files.read_roots(None).map_err(|error| error.to_string())?;
+    let roots = files.read_roots(&[]).map_err(|error| error.to_string())?;
     let bundle = Bundle::new(
         federation,
         provider(false),
         vec![(files.domain().clone(), roots)],
     )
     .map_err(|error| error.to_string())?;
+    let mut bundle = bundle;
+    let lists = files.read_lists().map_err(|error| error.to_string())?;
+    for list in lists {
+        bundle.take(Arc::new(list));
+    }
     let validity = Validity::of(certificate)?;
     let then = UnixTime::since_unix_epoch(Duration::from_secs(validity.not_before));
     bundle
-        .verify(certificate, &[], then, Role::Server)
+        .verify(certificate, &chain[1..], then, Role::Server)
         .map(drop)
         .map_err(|fault| fault.to_string())
 }

@@ -77,6 +77,12 @@ impl Validity {
         not_after: 1_767_139_200,
     };
 
+    /// Until a minute after simulations begin.
+    pub(super) const BRIEF: Validity = Validity {
+        not_before: 0,
+        not_after: 1_767_225_660,
+    };
+
     /// From 2040 on, when no simulation lasts any more.
     pub(super) const NOT_YET: Validity = Validity {
         not_before: 2_208_988_800,

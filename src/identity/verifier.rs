@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -14,16 +15,16 @@ use tombolo_core::ids::NodeId;
 use super::bundle::{Bundle, Role};
 use super::spiffe;
 
-/// Accepts nodes of the bundle's domains; if one is expected, only that one.
+/// Accepts nodes of the domains of whatever bundle holds; if one is expected, only that one.
 #[derive(Debug)]
 pub struct Verifier {
-    bundle: Arc<Bundle>,
+    bundle: Arc<ArcSwap<Bundle>>,
     expected: Option<NodeId>,
 }
 
 impl Verifier {
     /// A verifier of any node, or of one.
-    pub fn new(bundle: Arc<Bundle>, expected: Option<NodeId>) -> Verifier {
+    pub fn new(bundle: Arc<ArcSwap<Bundle>>, expected: Option<NodeId>) -> Verifier {
         Verifier { bundle, expected }
     }
 
@@ -34,14 +35,12 @@ impl Verifier {
         now: UnixTime,
         role: Role,
     ) -> Result<(), Error> {
-        let found = self
-            .bundle
+        let bundle = self.bundle.load();
+        let found = bundle
             .verify(leaf, intermediates, now, role)
             .map_err(refuse)?;
         match &self.expected {
-            Some(expected) => {
-                spiffe::expect(self.bundle.federation(), expected, &found).map_err(refuse)
-            }
+            Some(expected) => spiffe::expect(bundle.federation(), expected, &found).map_err(refuse),
             None => Ok(()),
         }
     }
@@ -52,12 +51,14 @@ impl Verifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.bundle.provider().signature_verification_algorithms;
+        let bundle = self.bundle.load();
+        let algorithms = &bundle.provider().signature_verification_algorithms;
         rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
     }
 
     fn schemes(&self) -> Vec<SignatureScheme> {
         self.bundle
+            .load()
             .provider()
             .signature_verification_algorithms
             .supported_schemes()

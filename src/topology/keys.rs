@@ -62,6 +62,8 @@ pub(super) enum Kind {
     Share(f64),
     /// A list of so many values.
     List(&'static Kind, usize, usize),
+    /// A value, or a list of at most so many.
+    OneOrMore(&'static Kind, usize),
     /// A table.
     Table(&'static Table),
     /// A list of at most so many tables.

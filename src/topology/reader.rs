@@ -174,6 +174,13 @@ impl Reader<'_> {
                     .collect();
                 (read.len() == items.len()).then_some(Value::List(read))
             }
+            (Kind::OneOrMore(element, most), DeValue::Array(_)) => {
+                self.value(key, Kind::List(element, 1, most), value)
+            }
+            (Kind::OneOrMore(element, _), _) => {
+                let value = self.value(key, *element, value)?;
+                Some(Value::List(vec![Item { value, span }]))
+            }
             (_, given) => match scalar::read(key, kind, given, self.registered) {
                 Ok(scalar::Read::Right(value)) => Some(value),
                 Ok(scalar::Read::Usable(value, refused)) => {

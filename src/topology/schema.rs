@@ -97,6 +97,10 @@ fn kind(of: Kind) -> Value {
         Kind::List(element, least, most) => json!({
             "type": "array", "items": self::kind(*element), "minItems": least, "maxItems": most,
         }),
+        Kind::OneOrMore(element, most) => json!({ "anyOf": [
+            self::kind(*element),
+            { "type": "array", "items": self::kind(*element), "minItems": 1, "maxItems": most },
+        ] }),
         Kind::Table(inner) => table(inner),
         Kind::Tables(inner, most) => {
             json!({ "type": "array", "items": table(inner), "maxItems": most })

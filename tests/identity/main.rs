@@ -4,5 +4,6 @@
 
 mod disk;
 mod handshake;
+mod life;
 mod record;
 mod world;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -51,7 +52,7 @@ pub fn plan(folder: &Path) -> Plan {
             .into(),
         gateways: vec![node(&format!("{name}/gate"))],
         root: folder.join(format!("{name}.pem")),
-        root_sha256: None,
+        root_sha256: Vec::new(),
     };
     Plan {
         name: "harbour".into(),
@@ -214,6 +215,15 @@ impl World {
             hello: Arc::default(),
         }
     }
+}
+
+/// Makes a file its owner's alone.
+pub fn private(path: &Path) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+pub fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
 /// What a server saw of a client's hello.

@@ -100,7 +100,7 @@ fn domain_plan(name: &str, nodes: &[impl AsRef<str>]) -> DomainPlan {
         gateways: vec![nodes[0].id.clone()],
         fabric: Fabric::Auto,
         root: PathBuf::from("root.pem"),
-        root_sha256: None,
+        root_sha256: Vec::new(),
         nodes,
         id,
     }

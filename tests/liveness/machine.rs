@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tombolo::Federation;
+use tombolo::identity::papers::Papers;
 use tombolo::world::{World, WorldOptions};
 use tombolo_actors::aggregate::Weigh;
 use tombolo_core::aggregate::{AggregateError, Weight};
@@ -51,7 +52,15 @@ async fn a_restarted_peer_is_noticed_by_its_stateless_reset() {
     let start = |index: usize, listen: SocketAddr| {
         let node = [hq(), plant()][index].clone();
         let env = worlds[index].env(&node).unwrap();
-        stand::start(&env, &plan, &node, &memory, listen, &log)
+        stand::start(
+            &env,
+            &plan,
+            &node,
+            &memory,
+            listen,
+            &log,
+            &Papers::default(),
+        )
     };
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let (first, _other) = (start(0, any), start(1, any));

@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "tests say with a panic what went wrong")]
 
 mod machine;
+mod revocation;
 mod stand;
 mod virtual_time;

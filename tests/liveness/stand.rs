@@ -4,11 +4,13 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use tombolo::identity::NodeIdentity;
+use tombolo::identity::papers::Papers;
+use tombolo::identity::{Clock, NodeIdentity};
 use tombolo::topology;
 use tombolo_actors::aggregate::Rule;
 use tombolo_actors::crew::{Crew, Kit, RuleFactory};
 use tombolo_actors::env::Env;
+use tombolo_actors::identity::Identity;
 use tombolo_actors::shell::{Census, Stage};
 use tombolo_core::aggregate;
 use tombolo_core::event::Event;
@@ -69,6 +71,15 @@ impl Log {
     }
 }
 
+/// Every event of a node since then.
+impl Log {
+    pub fn of(&self, since: Micros, wanted: impl Fn(&Event) -> bool) -> Vec<(Micros, Event)> {
+        let events = self.0.lock().unwrap();
+        let later = events.iter().filter(|(at, _)| *at >= since);
+        later.filter(|(_, event)| wanted(event)).cloned().collect()
+    }
+}
+
 pub fn suspected(by: NodeId) -> impl Fn(&Event) -> bool {
     move |event| matches!(event, Event::PeerSuspected { node, .. } if *node == by)
 }
@@ -89,11 +100,28 @@ pub fn start(
     memory: &Memory,
     listen: SocketAddr,
     log: &Log,
+    papers: &Papers,
 ) -> Crew {
-    let clock = {
-        let env = env.clone();
-        Arc::new(move || env.unix_time())
-    };
+    let identity = NodeIdentity::seeded_with(plan, node, 1, clock_of(env), papers.clone()).unwrap();
+    start_as(env, plan, identity, memory, listen, log)
+}
+
+/// The wall clock of a node.
+pub fn clock_of(env: &Arc<dyn Env>) -> Clock {
+    let env = env.clone();
+    Arc::new(move || env.unix_time())
+}
+
+/// Starts a node with an identity of its own.
+pub fn start_as(
+    env: &Arc<dyn Env>,
+    plan: &Arc<Plan>,
+    identity: Arc<dyn Identity>,
+    memory: &Memory,
+    listen: SocketAddr,
+    log: &Log,
+) -> Crew {
+    let node = &identity.node().clone();
     let sink = {
         let (log, env) = (log.clone(), env.clone());
         Arc::new(move |event| log.0.lock().unwrap().push((env.now(), event)))
@@ -110,7 +138,7 @@ pub fn start(
             events: sink,
             census: Census::default(),
         },
-        identity: NodeIdentity::seeded(plan, node, 1, clock).unwrap(),
+        identity,
         device: memory.open(node.as_str()).unwrap(),
         layout: One.layout(),
         trainer: Arc::new(|_| Ok(Box::new(One) as Box<dyn Trainer>)),

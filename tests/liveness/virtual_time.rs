@@ -5,12 +5,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tombolo::identity::papers::{Papers, Standing};
 use tombolo::sim::{LinkModel, SimWorld};
 use tombolo_actors::crew::Crew;
+use tombolo_actors::link;
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::ladder::Rung;
 use tombolo_core::plan::Plan;
+use tombolo_core::time::Micros;
 use tombolo_fabric::memory::Memory;
 
 use crate::stand::{self, Log, hq, link_down, link_up, plan, plant, suspected};
@@ -30,6 +33,8 @@ struct Strait {
     plans: [Arc<Plan>; 2],
     memory: Memory,
     log: Log,
+    /// The certificates that both show.
+    papers: [Papers; 2],
 }
 
 impl Strait {
@@ -48,6 +53,7 @@ impl Strait {
             &self.memory,
             listen,
             &self.log,
+            &self.papers[index],
         )
     }
 
@@ -69,6 +75,16 @@ fn strait<F: Future<Output = ()> + 'static>(
     tables: [&str; 2],
     scenario: impl FnOnce(Arc<Strait>, [Crew; 2]) -> F + 'static,
 ) {
+    strait_showing(seed, tables, Default::default(), scenario);
+}
+
+/// The same with certificates that go stale.
+fn strait_showing<F: Future<Output = ()> + 'static>(
+    seed: u64,
+    tables: [&str; 2],
+    papers: [Papers; 2],
+    scenario: impl FnOnce(Arc<Strait>, [Crew; 2]) -> F + 'static,
+) {
     let plans = tables.map(plan);
     let world = SimWorld::new(seed);
     world.set_training(Duration::from_secs(3600), 0.0);
@@ -78,6 +94,7 @@ fn strait<F: Future<Output = ()> + 'static>(
             plans,
             memory: Memory::new(),
             log: Log::default(),
+            papers,
         });
         strait.world.env(&hq());
         strait.world.env(&plant());
@@ -268,4 +285,71 @@ fn a_lost_peer_that_comes_back_on_another_address_is_dialled_there() {
             "{up:?}, restarted at {restarted:?}"
         );
     });
+}
+
+/// No connection outlives a certificate with which it was made, whichever side's it is; and it is back once there is a good one.
+#[test]
+fn a_connection_is_cut_at_the_end_of_a_certificate_and_dialled_anew() {
+    for side in [0, 1] {
+        let papers: [Papers; 2] = Default::default();
+        papers[side].show(Standing::Brief);
+        let shown = papers[side].clone();
+        strait_showing(
+            side as u64,
+            [DEFAULT; 2],
+            papers,
+            move |strait, _crews| async move {
+                let ends = Micros(60_000_000);
+                strait.world.sleep(Duration::from_secs(50)).await;
+                for node in [hq(), plant()] {
+                    let down = strait.log.first(Micros::default(), link_down(node));
+                    let (at, event) = down.expect("it is cut");
+                    let Event::LinkDown { reason, .. } = event else {
+                        unreachable!("that is what was looked for");
+                    };
+                    assert!(reason.contains("has expired"), "{reason}");
+                    assert!(at >= ends && at <= ends + ms(1100), "{at:?}");
+                }
+                let refused = |event: &Event| matches!(event, Event::LinkRefused { reason, .. } if reason.contains("has expired"));
+                assert!(strait.log.first(ends, refused).is_some());
+                let since = strait.world.now();
+                assert!(strait.log.first(ends, link_up(hq())).is_none());
+                shown.show(Standing::Good);
+                strait.world.sleep(Duration::from_secs(5)).await;
+                for node in [hq(), plant()] {
+                    assert!(strait.log.first(since, link_up(node)).is_some());
+                }
+            },
+        );
+    }
+}
+
+/// nats.go#1363, lance#8456: a node that has another certificate replaces its connections, whichever side dials, and nobody misses anything.
+#[test]
+fn connections_are_replaced_without_a_gap_when_a_certificate_changes() {
+    for (seed, side) in [(1, 0), (2, 1), (3, 0), (4, 1)] {
+        let papers: [Papers; 2] = Default::default();
+        papers[side].show(Standing::Brief);
+        let shown = papers[side].clone();
+        strait_showing(
+            seed,
+            [DEFAULT; 2],
+            papers,
+            move |strait, crews| async move {
+                let since = strait.world.now();
+                shown.show(Standing::Good);
+                let crew = &crews[side];
+                for link in crew.links.values() {
+                    link.post(link::Message::Renew(Duration::ZERO)).unwrap();
+                }
+                // Long after the old certificate has ended.
+                strait.world.sleep(Duration::from_secs(120)).await;
+                assert_eq!(strait.log.troubles(), []);
+                let renewed = |event: &Event| matches!(event, Event::LinkRenewed { .. });
+                assert_eq!(strait.log.of(since, renewed).len(), 2);
+                let until = crew.wires.values().map(|wire| wire.until());
+                assert!(until.min().unwrap() > 2_000_000_000);
+            },
+        );
+    }
 }

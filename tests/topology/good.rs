@@ -116,7 +116,7 @@ fn defaults_are_these() {
     assert_eq!(plan.checkpoint.folder, Path::new("/base/state"));
     assert_eq!(plan.checkpoint.every, 1);
     let plant = &plan.domains[1];
-    assert_eq!((plant.fabric, plant.root_sha256), (Fabric::Auto, None));
+    assert_eq!((plant.fabric, &plant.root_sha256), (Fabric::Auto, &vec![]));
     assert_eq!(plant.root, Path::new("/base/certs/plant.pem"));
     assert_eq!(plant.gateway().as_str(), "plant/gate");
     assert!(
@@ -254,7 +254,7 @@ fn every_key_that_is_built_reaches_the_plan() {
     assert_eq!(plan.checkpoint.every, 5);
     let a = &plan.domains[0];
     assert_eq!((a.fabric, a.gateway().as_str()), (Fabric::Shm, "a/x"));
-    assert_eq!(a.root_sha256.unwrap()[31], 255);
+    assert_eq!(a.root_sha256[0][31], 255);
     assert_eq!(a.root, Path::new("/base/../ca.pem"));
     assert_eq!(a.nodes[1].listen.unwrap().port(), 7000);
     assert_eq!(a.nodes[1].advertise.as_deref(), Some("a.example.org:7001"));

@@ -1,5 +1,6 @@
 //! Who speaks for a peer: a connection says hello before it takes the place of the one that carries.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic;
 use std::time::Duration;
@@ -7,8 +8,8 @@ use std::time::Duration;
 use quinn::{Connection, VarInt};
 use tokio::sync::Notify;
 
-use super::session::Session;
-use super::{Candidate, Current, Link, Message, Trouble, end_of_run, has_left};
+use super::session::{Handover, Session};
+use super::{Attached, Carrier, Current, Link, Message, Trouble, end_of_run, has_left};
 use crate::env::Env;
 use crate::node;
 use crate::shell::{AbortOnDrop, Cx, Reply, later};
@@ -31,12 +32,18 @@ const PROBE_LOOKS: u32 = 16;
 
 impl Link {
     /// Lets a connection say hello; what stands goes on meanwhile.
-    pub(super) fn attach(&mut self, connection: Connection) {
+    pub(super) fn attach(&mut self, attached: Attached) {
+        let Attached {
+            connection,
+            shown,
+            until,
+        } = attached;
         let durable = &self.setup.durable;
         let number = durable.sessions.fetch_add(1, atomic::Ordering::Relaxed) + 1;
         let nudge = Arc::new(Notify::new());
+        let handover = Rc::new(Handover::default());
         let (setup, own) = (self.setup.clone(), self.own.clone());
-        let candidate = (connection.clone(), nudge.clone());
+        let candidate = (connection.clone(), nudge.clone(), handover.clone());
         let task = tokio::task::spawn_local(async move {
             let end = Session {
                 setup: &setup,
@@ -44,6 +51,7 @@ impl Link {
                 connection: &connection,
                 number,
                 nudge: &nudge,
+                handover: &handover,
             }
             .run()
             .await;
@@ -57,10 +65,13 @@ impl Link {
                 let _ = setup.node.tell(over).await;
             }
         });
-        let candidate = Candidate {
+        let candidate = Carrier {
             connection: candidate.0,
             nudge: candidate.1,
-            task: AbortOnDrop(task),
+            handover: candidate.2,
+            _task: AbortOnDrop(task),
+            shown,
+            until,
         };
         self.candidates.insert(number, candidate);
         if self.candidates.len() > CANDIDATES_MAX
@@ -86,16 +97,16 @@ impl Link {
         let stands = self.setup.wire.connection();
         let stands = stands.filter(|connection| connection.close_reason().is_none());
         let (Some(current), Some(connection)) = (&self.session, stands) else {
-            return self.admit(number, incarnation, reply);
+            return self.admit(cx, number, incarnation, reply);
         };
         if current.incarnation == incarnation && current.number > number {
             // Its hello is from before what stands was agreed on, and knows nothing of it: frames would be counted anew from there.
             return reply.send(Err("a newer connection stands".to_owned().into()));
         }
         if current.incarnation == incarnation || mutants::is("duplicate-accepted") {
-            return self.admit(number, incarnation, reply);
+            return self.admit(cx, number, incarnation, reply);
         }
-        let (before, nudge) = (current.number, current.nudge.clone());
+        let (before, nudge) = (current.number, current.carrier.nudge.clone());
         let Some(candidate) = self.candidates.get(&number) else {
             return;
         };
@@ -113,7 +124,7 @@ impl Link {
                 return link.on_greeted(cx, number, incarnation, reply);
             }
             if !alive {
-                return link.admit(number, incarnation, reply);
+                return link.admit(cx, number, incarnation, reply);
             }
             if !both {
                 // A process that ended right after its hello is nobody's duplicate.
@@ -131,6 +142,7 @@ impl Link {
 
     pub(super) fn admit(
         &mut self,
+        cx: &mut Cx<Self>,
         number: u64,
         incarnation: u64,
         reply: Reply<Result<(), Trouble>>,
@@ -138,22 +150,28 @@ impl Link {
         let Some(candidate) = self.candidates.remove(&number) else {
             return;
         };
-        let mut why = "replaced by a newer connection".to_owned();
-        if let Some(old) = self.setup.wire.connection() {
-            // It may have ended by itself a moment ago, and that says more.
-            if let Some(ended) = old.close_reason() {
-                why = ended.to_string();
+        let next = Arc::new(candidate.connection.clone());
+        match self.session.take() {
+            Some(old) if self.gives_way(&old, incarnation) => self.retire(cx, old, next.clone()),
+            old => {
+                self.session = old;
+                let mut why = "replaced by a newer connection".to_owned();
+                if let Some(old) = self.setup.wire.connection() {
+                    // It may have ended by itself a moment ago, and that says more.
+                    if let Some(ended) = old.close_reason() {
+                        why = ended.to_string();
+                    }
+                    old.close(REPLACED, b"replaced by a newer connection");
+                }
+                self.down(&why);
+                self.setup.wire.replace(Some(next));
             }
-            old.close(REPLACED, b"replaced by a newer connection");
         }
-        self.down(&why);
-        let connection = Arc::new(candidate.connection);
-        self.setup.wire.replace(Some(connection));
+        self.setup.wire.set_until(candidate.until);
         self.session = Some(Current {
             number,
             incarnation,
-            nudge: candidate.nudge,
-            _task: candidate.task,
+            carrier: candidate,
         });
         reply.send(Ok(()));
     }

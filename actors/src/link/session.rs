@@ -1,5 +1,6 @@
 //! One connection's life: handshake, frames, objects.
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use super::greeting::{DUPLICATE, REPLACED};
 use super::packed;
 use super::shelf::heals;
-use super::{Agreed, Incoming, Message, OFFER, Setup, Trouble};
+use super::{Agreed, Incoming, Message, OFFER, Setup, Trouble, UNTRUSTED};
 use crate::node;
 use crate::quic::is_final;
 use crate::shell::Handle;
@@ -32,6 +33,24 @@ const HEAL_PRIORITY: i32 = -1;
 /// The largest hello.
 const HELLO_BYTES_MAX: usize = 1024;
 
+/// Whether a session has handed over to another one. It stops at once to read and to write messages; streams that have begun go on.
+#[derive(Debug, Default)]
+pub(super) struct Handover {
+    done: Cell<bool>,
+    told: Notify,
+}
+
+impl Handover {
+    pub fn order(&self) {
+        self.done.set(true);
+        self.told.notify_one();
+    }
+
+    fn is_done(&self) -> bool {
+        self.done.get()
+    }
+}
+
 /// One connection's life.
 pub(super) struct Session<'a> {
     pub setup: &'a Setup,
@@ -40,6 +59,7 @@ pub(super) struct Session<'a> {
     pub number: u64,
     /// Makes it send something that must be acknowledged.
     pub nudge: &'a Notify,
+    pub handover: &'a Handover,
 }
 
 impl Session<'_> {
@@ -58,7 +78,7 @@ impl Session<'_> {
                     }
                 }
                 Some(ConnectionError::ApplicationClosed(close))
-                    if close.error_code == DUPLICATE =>
+                    if [DUPLICATE, UNTRUSTED].contains(&close.error_code) =>
                 {
                     let reason = String::from_utf8_lossy(&close.reason);
                     Trouble {
@@ -89,6 +109,11 @@ impl Session<'_> {
             end = self.read(&mut receive, &acknowledge) => end,
             end = self.write(&mut send, &acknowledge) => end,
             end = self.objects() => end,
+            () = self.handover.told.notified() => {
+                // Closing its streams would be taken for the end of the link by a peer that has not changed over yet.
+                let _streams = (&send, &receive);
+                return self.objects().await.map_err(Trouble::from);
+            }
         };
         end.map_err(Trouble::from)
     }
@@ -235,6 +260,10 @@ impl Session<'_> {
                 .await
                 .map_err(|error| error.to_string())?;
             setup.wire.note_life(setup.stage.env.now());
+            if self.handover.is_done() {
+                // Not acknowledged, it comes again on the connection that took over.
+                std::future::pending::<()>().await;
+            }
             if header.sequence == 0 {
                 setup.durable.on_frame(header);
                 continue;
@@ -250,6 +279,11 @@ impl Session<'_> {
             // The place first: a message counts as received once nothing can come between it and the node any more.
             let place = setup.node.reserve().await;
             let place = place.map_err(|error| error.to_string())?;
+            let own = self.own.reserve().await;
+            let own = own.map_err(|error| error.to_string())?;
+            if self.handover.is_done() {
+                std::future::pending::<()>().await;
+            }
             let new = setup.durable.on_frame(header);
             acknowledge.notify_one();
             if !new {
@@ -258,18 +292,12 @@ impl Session<'_> {
             match control {
                 Control::Fetch { tag, object } => self.serve(tag, object)?,
                 Control::Offer { tag, object } => {
-                    let offered = Message::Offered(self.number, OFFER | tag, object);
-                    self.own
-                        .tell(offered)
-                        .await
-                        .map_err(|error| error.to_string())?;
+                    own.fill(Message::Offered(self.number, OFFER | tag, object));
                 }
                 Control::Missing { tag, lack, reason } => {
-                    self.own
-                        .tell(Message::Missing(self.number, tag, lack, reason.into()))
-                        .await
-                        .map_err(|error| error.to_string())?;
+                    own.fill(Message::Missing(self.number, tag, lack, reason.into()));
                 }
+                Control::Renew => own.fill(Message::RenewAsked),
                 control => place.fill(node::Message::Inbound(setup.peer.clone(), control)),
             }
         }
@@ -318,6 +346,9 @@ impl Session<'_> {
         let durable = &self.setup.durable;
         loop {
             loop {
+                if self.handover.is_done() {
+                    std::future::pending::<()>().await;
+                }
                 let next = durable.memory().next_frame();
                 let Some((header, message)) = next else { break };
                 if self.setup.stage.env.send_fails(&self.setup.peer, &message) {

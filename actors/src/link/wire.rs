@@ -18,6 +18,7 @@ pub struct Wire {
     agreed: ArcSwapOption<Agreed>,
     changed: Notify,
     heard: AtomicU64,
+    until: AtomicU64,
     trouble: Mutex<Option<String>>,
     sent_before: AtomicU64,
     received_before: AtomicU64,
@@ -62,6 +63,18 @@ impl Wire {
         Micros(self.heard.load(atomic::Ordering::Relaxed))
     }
 
+    /// When the first certificate ends with which the connection was made, in seconds since 1970; 0 without one.
+    pub fn until(&self) -> u64 {
+        match self.connection.load().is_some() {
+            true => self.until.load(atomic::Ordering::Relaxed),
+            false => 0,
+        }
+    }
+
+    pub(super) fn set_until(&self, until: u64) {
+        self.until.store(until, atomic::Ordering::Relaxed);
+    }
+
     /// Why there is no connection, as last heard.
     pub fn trouble(&self) -> Option<String> {
         self.lock_trouble().clone()
@@ -104,12 +117,25 @@ impl Wire {
         }
     }
 
+    /// Puts another connection in the place of one that goes on for a while; says what was counted of that one.
+    pub(super) fn hand_over(&self, old: &Connection, next: Arc<Connection>) -> (u64, u64) {
+        let stats = old.stats();
+        self.replace(Some(next));
+        (stats.udp_tx.bytes, stats.udp_rx.bytes)
+    }
+
     /// Adds the traffic of a connection that ended.
     pub(super) fn add(&self, connection: &Connection) {
+        self.add_since(connection, (0, 0));
+    }
+
+    /// Adds what a connection that ended has carried beyond what was counted of it.
+    pub(super) fn add_since(&self, connection: &Connection, counted: (u64, u64)) {
         let stats = connection.stats();
-        self.sent_before
-            .fetch_add(stats.udp_tx.bytes, atomic::Ordering::Relaxed);
+        let sent = stats.udp_tx.bytes.saturating_sub(counted.0);
+        let received = stats.udp_rx.bytes.saturating_sub(counted.1);
+        self.sent_before.fetch_add(sent, atomic::Ordering::Relaxed);
         self.received_before
-            .fetch_add(stats.udp_rx.bytes, atomic::Ordering::Relaxed);
+            .fetch_add(received, atomic::Ordering::Relaxed);
     }
 }

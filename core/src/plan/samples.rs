@@ -95,7 +95,7 @@ fn domain(index: usize, size: usize) -> DomainPlan {
         fabric: Fabric::Shm,
         nodes,
         root: "root.pem".into(),
-        root_sha256: None,
+        root_sha256: Vec::new(),
     }
 }
 

@@ -12,6 +12,7 @@ use crate::event::RoundState;
 use crate::ids::{DomainId, Epoch, NodeId, Round};
 use crate::tensor::Hash;
 use crate::view::View;
+use crate::wire::LIST_BYTES_MAX;
 
 /// A leaf that cannot be where it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +35,9 @@ pub struct Account {
     run: Hash,
     coordinators: Vec<NodeId>,
     roots: BTreeMap<DomainId, Vec<Vec<u8>>>,
+    retired: BTreeSet<Vec<u8>>,
+    /// The hashes of lists that were told.
+    lists: BTreeSet<Hash>,
     papers: BTreeMap<NodeId, Papers>,
     view: Option<View>,
     promoted: Option<(NodeId, Epoch)>,
@@ -98,6 +102,23 @@ impl Account {
     /// The roots of each domain.
     pub fn roots(&self) -> &BTreeMap<DomainId, Vec<Vec<u8>>> {
         &self.roots
+    }
+
+    /// Whether that root was told, and is not retired.
+    pub fn trusts(&self, domain: &DomainId, root: &[u8]) -> bool {
+        let told = self.roots.get(domain);
+        told.is_some_and(|roots| roots.iter().any(|told| told == root))
+            && !self.retired.contains(root)
+    }
+
+    /// Roots that were retired.
+    pub fn retired(&self) -> &BTreeSet<Vec<u8>> {
+        &self.retired
+    }
+
+    /// The hashes of the lists of revoked certificates that were told.
+    pub fn lists(&self) -> &BTreeSet<Hash> {
+        &self.lists
     }
 
     /// Who may ever coordinate.
@@ -171,9 +192,37 @@ impl Account {
                 }
                 roots.push(certificate.0.clone());
             }
+            Leaf::Retired {
+                domain,
+                certificate,
+            } => {
+                if !self.trusts(domain, &certificate.0) {
+                    return Err(format!(
+                        "that root of {domain} was not told, or is retired already"
+                    ));
+                }
+                self.retired.insert(certificate.0.clone());
+            }
+            Leaf::Revoked { domain, list } => {
+                if list.0.len() > LIST_BYTES_MAX {
+                    return Err(format!(
+                        "a list of {} bytes, at most {LIST_BYTES_MAX} are allowed",
+                        list.0.len()
+                    ));
+                }
+                let roots = self.roots.get(domain).map_or(&[][..], Vec::as_slice);
+                keys.list(roots, &list.0)?;
+                if !self.lists.insert(Hash::of_bytes(&list.0)) {
+                    return Err(format!("that list of {domain} was told before"));
+                }
+            }
             Leaf::Certificate { node, certificate } => {
                 bounded(&certificate.0)?;
-                let (holder, key) = keys.holder(&self.federation, &self.roots, &certificate.0)?;
+                let mut roots = self.roots.clone();
+                for roots in roots.values_mut() {
+                    roots.retain(|root| !self.retired.contains(root));
+                }
+                let (holder, key) = keys.holder(&self.federation, &roots, &certificate.0)?;
                 if holder != *node {
                     return Err(format!("the certificate is {holder}'s, not {node}'s"));
                 }

@@ -51,6 +51,10 @@ pub enum Leaf {
     },
     /// The certificate of an authority that vouches for a domain's nodes.
     Root { domain: DomainId, certificate: Der },
+    /// No certificate of that root is taken from here on; what was signed before stays signed.
+    Retired { domain: DomainId, certificate: Der },
+    /// Certificates that a domain has called back: a list that its root has signed.
+    Revoked { domain: DomainId, list: Der },
     /// The certificate under whose key a node signs from here on.
     Certificate { node: NodeId, certificate: Der },
     /// A user has made a node the coordinator, by the view of that epoch.

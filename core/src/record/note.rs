@@ -49,6 +49,14 @@ pub trait Verifier {
         certificate: &[u8],
     ) -> Result<(NodeId, PublicKey), String>;
 
+    /// Checks a list of revoked certificates: one of these roots must have signed it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn list(&self, _roots: &[Vec<u8>], _list: &[u8]) -> Result<(), String> {
+        Err("no lists of revoked certificates are read here".into())
+    }
+
     /// Whether the key's holder has signed the message.
     fn verify(&self, key: &PublicKey, message: &[u8], signature: &Signature) -> bool;
 }

@@ -44,11 +44,13 @@ pub fn name(control: &Control) -> &'static str {
         Control::Departing => "Departing",
         Control::Append(_) => "Append",
         Control::Recorded(_) => "Recorded",
+        Control::Renew => "Renew",
+        Control::Revoked(_) => "Revoked",
     }
 }
 
 /// Kinds of control messages.
-pub const KINDS: usize = 38;
+pub const KINDS: usize = 40;
 
 /// At least one message of each kind, with every form of what is inside.
 pub fn controls() -> Vec<Control> {
@@ -264,6 +266,8 @@ pub fn controls() -> Vec<Control> {
         standing(Word::Overdue),
         standing(Word::Left),
         Control::Departing,
+        Control::Renew,
+        Control::Revoked(vec![0x30, 0].try_into().expect("short")),
         Control::Append(Append {
             from: 4,
             leaves: vec!["{}".into()],

@@ -254,7 +254,12 @@ fn plan(domain: &Domain<'_>, folder: &Path) -> DomainPlan {
             .collect(),
         gateways: domain.gateways.iter().map(|name| node(name)).collect(),
         root,
-        root_sha256: domain.section.text("root_sha256").map(fingerprint),
+        root_sha256: domain
+            .section
+            .list("root_sha256")
+            .iter()
+            .map(|pin| fingerprint(pin.text()))
+            .collect(),
         id,
     }
 }

@@ -3,6 +3,9 @@
 use super::{Kind, ROUNDS_MAX, Table, key, later};
 use crate::topology::NODES_MAX;
 
+/// The present root of a domain, the next one, and room.
+const PINS_MAX: usize = 8;
+
 use Kind::{Duration, Flag, List, Number, Share, Whole, Word};
 
 pub(in crate::topology) static DOMAIN: Table = Table {
@@ -48,8 +51,8 @@ pub(in crate::topology) static DOMAIN: Table = Table {
         ),
         key(
             "root_sha256",
-            Kind::Sha256,
-            "The pin of its CA certificate.",
+            Kind::OneOrMore(&Kind::Sha256, PINS_MAX),
+            "The pin of its CA certificate; several while one takes the place of another.",
         ),
     ],
 };

@@ -437,6 +437,9 @@ pub(super) fn expected(key: &Key, kind: Kind) -> String {
         Kind::Clock => "a time of day, such as \"08:30\"".into(),
         Kind::Share(most) => format!("a percentage from \"0%\" to \"{most}%\""),
         Kind::List(element, ..) => format!("a list, each entry {}", expected(key, *element)),
+        Kind::OneOrMore(element, _) => {
+            format!("{}, or a list of such", expected(key, *element))
+        }
         Kind::Table(_) => "a table".into(),
         Kind::Tables(..) => "a list of tables".into(),
     };
