@@ -1,4 +1,6 @@
-//! `tombolo certs init|issue|show FILE`.
+//! `tombolo certs init|issue|request|approve|rotate|revoke|rollover|show FILE`.
+
+mod life;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,6 +31,16 @@ enum Command {
     Init(Init),
     /// Issue a node's certificate and key from its domain's authority.
     Issue(Issue),
+    /// Make a node's key where the node runs, and ask for a certificate of it.
+    Request(life::Request),
+    /// Sign a request, where the domain's key is.
+    Approve(life::Approve),
+    /// Give nodes new keys and certificates, or a node one that was approved. Nodes that run take it up by themselves.
+    Rotate(life::Rotate),
+    /// Call a node's certificates back: whoever hears of it cuts the node off.
+    Revoke(life::Revoke),
+    /// Put a new root in the place of a domain's old one, step by step.
+    Rollover(life::Rollover),
     /// Show the topology's certificates that are on this machine, and what is wrong with them.
     Show(Show),
 }
@@ -75,6 +87,11 @@ impl Certs {
         let file = match &self.command {
             Command::Init(init) => &init.file,
             Command::Issue(issue) => &issue.file,
+            Command::Request(request) => &request.file,
+            Command::Approve(approve) => &approve.file,
+            Command::Rotate(rotate) => &rotate.file,
+            Command::Revoke(revoke) => &revoke.file,
+            Command::Rollover(rollover) => &rollover.file,
             Command::Show(show) => &show.file,
         };
         let federation = match Federation::from_path(file) {
@@ -85,6 +102,11 @@ impl Certs {
         let done = match &self.command {
             Command::Init(init) => init.run(common, plan),
             Command::Issue(issue) => issue.run(common, plan),
+            Command::Request(request) => request.run(common, plan),
+            Command::Approve(approve) => approve.run(common, plan),
+            Command::Rotate(rotate) => rotate.run(common, plan),
+            Command::Revoke(revoke) => revoke.run(common, plan),
+            Command::Rollover(rollover) => rollover.run(common, plan),
             Command::Show(_) => show::show_plan(plan, unix_now()).map(|entries| {
                 entries
                     .iter()

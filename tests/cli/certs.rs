@@ -110,3 +110,67 @@ fn what_cannot_be_issued_is_refused() {
     }
     assert!(!workspace.path().join("certs").exists());
 }
+
+/// A key never leaves its node, nothing is signed that nobody has compared, and what was signed can be called back.
+#[test]
+fn a_certificate_is_asked_for_approved_put_in_place_and_revoked() {
+    let workspace = Workspace::new(&pinned(2));
+    workspace
+        .run("certs init topology.toml --domain hq")
+        .expect(0);
+    workspace
+        .run("certs issue topology.toml --node hq/gate")
+        .expect(0);
+    let asked = workspace
+        .run("certs request topology.toml --node hq/gate --out gate.csr")
+        .expect(0);
+    let key = asked.events("requested")[0]["key_sha256"].clone();
+    let key = key.as_str().unwrap();
+    let approve = "certs approve topology.toml --request gate.csr";
+    let alone = workspace.run(approve).expect(2);
+    assert!(
+        alone.errors().contains(key) && alone.errors().contains("--fingerprint"),
+        "{alone:#?}"
+    );
+    let other = format!("{approve} --fingerprint {}", "0".repeat(64));
+    let other = workspace.run(&other).expect(2);
+    assert!(other.errors().contains("it is not the one"), "{other:#?}");
+    let approved = workspace
+        .run(&format!("{approve} --fingerprint {}", key.to_uppercase()))
+        .expect(0);
+    let entry = &approved.events("approved")[0];
+    let rotate = "certs rotate topology.toml --node hq/gate --certificate gate.pem";
+    let rotated = workspace.run(rotate).expect(0);
+    assert_eq!(rotated.events("rotated")[0]["sha256"], entry["sha256"]);
+    let shown = workspace.run("certs show topology.toml");
+    let of_gate = shown.events("certificate").into_iter();
+    let of_gate: Vec<_> = of_gate.filter(|it| it["kind"] == "node").collect();
+    assert_eq!(of_gate[0]["problems"].as_array().unwrap().len(), 0);
+    let again = workspace
+        .run("certs rotate topology.toml --node hq/gate")
+        .expect(0);
+    assert_ne!(again.events("rotated")[0]["sha256"], entry["sha256"]);
+    let late = workspace.run(rotate).expect(1);
+    assert!(late.errors().contains("another key"), "{late:#?}");
+
+    let revoked = workspace
+        .run("certs revoke topology.toml --node hq/gate")
+        .expect(0);
+    let revoked = &revoked.events("revoked")[0];
+    assert_eq!(revoked["number"], 1);
+    assert_eq!(
+        revoked["serials"].as_array().unwrap().len(),
+        3,
+        "all of them"
+    );
+    let shown = workspace.run("certs show topology.toml").expect(1);
+    let problem = shown.lines.join("\n");
+    assert!(problem.contains("was revoked by its domain"), "{problem}");
+    let nothing = workspace
+        .run("certs revoke topology.toml --node hq/gate")
+        .expect(2);
+    assert!(
+        nothing.errors().contains("no certificate to revoke"),
+        "{nothing:#?}"
+    );
+}
