@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod certificates;
 mod chaos;
 mod clients;
 #[allow(dead_code, reason = "shared with another test")]

@@ -142,6 +142,14 @@ const PROOFS: &[Proof] = &[
         profiles: Profiles::Release,
     },
     Proof {
+        name: "rotations",
+        shows: "Certificates swapped and a root rolled over under a federation of processes at work: rounds that missed anybody, and connections replaced without a gap.",
+        target: &["--test", "processes"],
+        test: "certificates::rotations_and_a_rollover_drop_no_round",
+        variables: &[("TOMBOLO_ROTATIONS", "30")],
+        profiles: Profiles::Release,
+    },
+    Proof {
         name: "kills",
         shows: "Real processes under `kill -9` of nodes, gateways and the coordinator: the model is the one that the recorded `counted` lists give.",
         target: &["--test", "processes"],
