@@ -28,6 +28,9 @@ pub(crate) fn own_record(first: &NodeId) -> String {
 /// The longest line that is read; the recorder's are far shorter.
 pub(crate) const LINE_BYTES_MAX: u64 = 16 << 20;
 
+/// No process lives for longer, in seconds: thirty years.
+const AT_MAX: f64 = 1e9;
+
 /// An event and when it was recorded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Past {
@@ -53,6 +56,9 @@ impl Lives {
     /// Reads the next line; nothing if that is no event of this version.
     pub fn read(&mut self, line: &[u8]) -> Option<Past> {
         let mut past = serde_json::from_slice::<Past>(line).ok()?;
+        if !(0.0..=AT_MAX).contains(&past.at) {
+            return None;
+        }
         // Each life counts its seconds from zero.
         if past.at < self.last {
             self.life += 1;
@@ -194,6 +200,10 @@ impl Chronicle {
             };
             let mut line = Vec::new();
             open.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+            if line.len() as u64 == LINE_BYTES_MAX && !line.ends_with(b"\n") {
+                // Its rest is no line of its own.
+                open.skip_until(b'\n')?;
+            }
             if !line.is_empty() {
                 return Ok(Some(line));
             }
@@ -222,5 +232,27 @@ impl Iterator for Chronicle {
                 None => self.unreadable += 1,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Anybody may have written it: what stands behind a line that is too long to be read is a part of that line, whatever it says.
+    #[test]
+    fn the_rest_of_a_line_that_is_too_long_is_no_event() {
+        let folder = tempfile::tempdir().unwrap();
+        let event = r#"{"at":1,"event":"quorum_reached","round":7}"#;
+        let mut text = " ".repeat(LINE_BYTES_MAX as usize);
+        text += &format!("{event}\n{}\n", event.replace('7', "8"));
+        std::fs::write(folder.path().join(RUN_RECORD), text).unwrap();
+        let mut chronicle = Chronicle::open(folder.path()).unwrap();
+        let rounds = chronicle.by_ref().map(|past| match past.event {
+            Event::QuorumReached { round } => round,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(rounds.collect::<Vec<_>>(), [8]);
+        assert_eq!(chronicle.unreadable(), 1);
     }
 }

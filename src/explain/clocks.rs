@@ -19,6 +19,9 @@ const SIGHTS_MAX: usize = 8_192;
 /// A time is a whole number of microseconds.
 const QUANTUM_S: f64 = 1e-6;
 
+/// Nodes of one process whose bound is told; names come from a file, which may hold anything.
+const NODES_MAX: usize = 4_096;
+
 /// Openings by which a record is known again.
 const OPENINGS_MAX: usize = 64;
 
@@ -45,7 +48,7 @@ struct Sight {
 /// A clock that a record goes by.
 #[derive(Debug)]
 struct Clock {
-    nodes: Vec<NodeId>,
+    nodes: BTreeSet<NodeId>,
     first: f64,
     last: f64,
     /// What only a coordinator does, and when: by this a record is known that another one repeats.
@@ -70,7 +73,7 @@ impl Survey {
         let clock = *self.by_source.entry((record, past.life)).or_insert(next);
         if clock == next {
             self.clocks.push(Clock {
-                nodes: Vec::new(),
+                nodes: BTreeSet::new(),
                 first: past.at,
                 last: past.at,
                 openings: Vec::new(),
@@ -81,8 +84,8 @@ impl Survey {
         (of.first, of.last) = (of.first.min(past.at), of.last.max(past.at));
         match &past.event {
             Event::NodeStarted { node, life, .. } => {
-                if !of.nodes.contains(node) {
-                    of.nodes.push(node.clone());
+                if of.nodes.len() < NODES_MAX {
+                    of.nodes.insert(node.clone());
                 }
                 self.by_life.entry((node.clone(), *life)).or_insert(clock);
             }
@@ -143,7 +146,6 @@ impl Survey {
         }
         find(&mut ways, edges, reference.unwrap_or(0));
         repeats.iter().for_each(|clock| ways[*clock] = Way::Twice);
-        follow(&mut ways, &clocks, &by_source);
         let mut placed = Clocks {
             ways,
             by_source,
@@ -151,6 +153,7 @@ impl Survey {
             begin: 0.0,
             bounds: BTreeMap::new(),
         };
+        placed.follow(&clocks);
         let firsts = clocks.iter().enumerate();
         let firsts = firsts.filter_map(|(clock, of)| Some(placed.way(clock, of.first)?.at));
         placed.begin = firsts.reduce(f64::min).unwrap_or(0.0);
@@ -173,8 +176,8 @@ enum Way {
     Reference,
     /// By what is known of the next one, and over that.
     Over(usize, Vec<Sight>),
-    /// Nobody has seen this life's clock: it begins when the one before had ended, or later.
-    After(usize, f64),
+    /// Nobody has seen this life's clock: it begins when the one before had ended, which was then on the coordinator's, or later.
+    After(f64),
     /// Another record tells the same.
     Twice,
     Lost,
@@ -218,26 +221,13 @@ fn find(ways: &mut [Way], edges: Vec<(usize, usize, Vec<Sight>)>, reference: usi
 
 /// A node that becomes coordinator writes the run's record beside its own: what is told twice counts once.
 fn repeats(clocks: &[Clock]) -> BTreeSet<usize> {
+    let of_nodes = clocks.iter().filter(|clock| !clock.nodes.is_empty());
+    let known: BTreeSet<_> = of_nodes.flat_map(|clock| &clock.openings).collect();
     let repeats = clocks.iter().enumerate().filter(|(_, clock)| {
         let first = clock.openings.first().filter(|_| clock.nodes.is_empty());
-        let mut others = clocks.iter().filter(|other| !other.nodes.is_empty());
-        first.is_some_and(|first| others.any(|other| other.openings.contains(first)))
+        first.is_some_and(|first| known.contains(first))
     });
     repeats.map(|(index, _)| index).collect()
-}
-
-/// Lives that nobody has seen stand behind the ones before them.
-fn follow(ways: &mut [Way], clocks: &[Clock], by_source: &BTreeMap<Source, usize>) {
-    let mut before: Option<(usize, usize)> = None;
-    for ((record, _), clock) in by_source {
-        let last = before.filter(|(of, _)| of == record);
-        if let Some((_, last)) = last.filter(|(_, last)| !matches!(ways[*last], Way::Lost))
-            && matches!(ways[*clock], Way::Lost)
-        {
-            ways[*clock] = Way::After(last, clocks[last].last);
-        }
-        before = Some((*record, *clock));
-    }
 }
 
 /// How the records' clocks lie to each other.
@@ -289,6 +279,20 @@ impl Clocks {
         })
     }
 
+    /// Lives that nobody has seen stand behind the ones before them.
+    fn follow(&mut self, clocks: &[Clock]) {
+        let mut before: Option<(usize, usize)> = None;
+        for ((record, _), clock) in self.by_source.clone() {
+            let last = before.filter(|(of, _)| *of == record);
+            if let Some((_, last)) = last.filter(|_| matches!(self.ways[clock], Way::Lost))
+                && let Some(place) = self.way(last, clocks[last].last)
+            {
+                self.ways[clock] = Way::After(place.at);
+            }
+            before = Some((record, clock));
+        }
+    }
+
     fn way(&self, mut clock: usize, mut at: f64) -> Option<Place> {
         let mut bound = Some(QUANTUM_S);
         loop {
@@ -300,8 +304,8 @@ impl Clocks {
                     bound = bound.map(|bound| bound + off);
                     clock = *next;
                 }
-                Way::After(before, last) => {
-                    at += self.way(*before, *last)?.at;
+                Way::After(before) => {
+                    let at = at + before;
                     return Some(Place { at, bound: None });
                 }
                 Way::Twice | Way::Lost => return None,
@@ -527,6 +531,26 @@ mod tests {
         assert_eq!(clocks.place(1, &alone[0]), None);
         let (at, bound) = (7.0, None);
         assert_eq!(clocks.place(0, &hq[3]), Some(Place { at, bound }));
+    }
+
+    /// Anybody may have written a record: one in which each line seems to be of another life is placed like any other.
+    #[test]
+    fn however_many_lives_a_record_has_they_follow_each_other() {
+        const LIVES: u64 = 50_000;
+        let mut survey = Survey::default();
+        survey.take(0, &past(1.0, started("hq/a", 1)));
+        survey.take(0, &past(1.0, opened(1)));
+        for life in 1..=LIVES {
+            let (at, event) = (1.0, opened(life + 1));
+            survey.take(0, &Past { at, life, event });
+        }
+        let clocks = survey.settle();
+        let last = Past {
+            life: LIVES,
+            ..past(1.0, began(7))
+        };
+        let place = clocks.place(0, &last).unwrap();
+        assert_eq!((place.at, place.bound), (LIVES as f64, None));
     }
 
     /// A node that is promoted goes on in the run's record, which does not say again whose clock that is.

@@ -190,13 +190,16 @@ impl Course {
                 map.insert(domain.clone(), since);
             }
         };
+        // A record may hold any number.
+        let before = number.checked_sub(1);
         match event {
             // The model of the round before may still be on its way.
-            Event::ModelObtained { round, domain } if round + 1 == number => {
+            Event::ModelObtained { round, domain } if Some(*round) == before => {
                 last(&mut self.obtained, domain);
             }
             Event::Transferred(transfer) => match transfer.cargo {
-                Cargo::Model if transfer.round + 1 != number || self.models.len() >= KEPT_MAX => {}
+                Cargo::Model if Some(transfer.round) != before || self.models.len() >= KEPT_MAX => {
+                }
                 Cargo::Model => {
                     self.models.insert(transfer.to.clone(), transfer.clone());
                 }
@@ -432,11 +435,15 @@ impl Chain {
 pub(crate) fn verdict(transfer: &Transfer, seconds: f64, lines: &Lines) -> (Cause, String) {
     let line = lines.line(&transfer.from, &transfer.to);
     let bits = transfer.bytes as f64 * 8.0 / seconds.max(1e-6);
-    let mut why = format!(
-        "{:.1} MB in {seconds:.1} s, {:.1} Mbit/s",
-        transfer.bytes as f64 / 1e6,
-        bits / 1e6
-    );
+    let size = match transfer.bytes {
+        small @ ..100_000 => format!("{:.1} kB", small as f64 / 1e3),
+        large => format!("{:.1} MB", large as f64 / 1e6),
+    };
+    let span = match seconds < 0.1 {
+        true => format!("{:.1} ms", seconds * 1e3),
+        false => format!("{seconds:.1} s"),
+    };
+    let mut why = format!("{size} in {span}, {:.1} Mbit/s", bits / 1e6);
     let full = transfer.rate.map(|rate| bits / rate.max(1) as f64);
     if let Some(rate) = transfer.rate {
         why += &format!(" of the link's {:.1}", rate as f64 / 1e6);

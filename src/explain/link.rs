@@ -51,6 +51,9 @@ pub struct Limit {
     pub last: String,
 }
 
+/// Whoever waited for less was not held up.
+const WAITED_US_MIN: u64 = 1_000;
+
 /// What came over a link, and how it was meanwhile.
 #[derive(Default)]
 struct Traffic {
@@ -76,6 +79,10 @@ impl Traffic {
                     return;
                 }
                 self.transfers += 1;
+                // It was there before anybody waited for it.
+                if sent.waited_us < WAITED_US_MIN {
+                    return;
+                }
                 let seconds = sent.waited_us as f64 / 1e6;
                 let (cause, last) = verdict(sent, seconds, &self.lines);
                 match self.limits.iter_mut().find(|limit| limit.cause == cause) {

@@ -4,6 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::path::PathBuf;
 
+use rustix::process::{Resource, getrlimit, setrlimit};
+
 use super::clocks::{Clocks, Place, Survey};
 use super::{Chronicle, ExplainError, Past};
 
@@ -65,6 +67,7 @@ impl Merged<Chronicle> {
                 .by_ref()
                 .for_each(|past| survey.take(record, &past));
         }
+        allow_files();
         let records = Chronicle::open_each(folders)?;
         Ok(Merged::new(survey.settle(), records))
     }
@@ -79,6 +82,14 @@ impl Merged<Chronicle> {
         let damaged = self.records.iter().flat_map(Chronicle::damaged);
         damaged.map(String::as_str)
     }
+}
+
+/// All records are open at once: as many files as the system allows this process at all, which is more than it begins with.
+fn allow_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // What cannot be opened then is told as left out.
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 impl<I: Iterator<Item = Past>> Merged<I> {

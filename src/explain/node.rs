@@ -9,6 +9,9 @@ use tombolo_core::ids::{NodeId, Round};
 
 use super::{ExplainError, Incident, Incidents, Past, between};
 
+/// Names of nodes that are told where one is not known.
+const NAMED_MAX: usize = 20;
+
 /// How a node's rounds ended for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Asked {
@@ -154,10 +157,18 @@ pub fn node(past: impl Iterator<Item = Past>, node: &NodeId) -> Result<NodeStory
         }
     }
     if story.asked.rounds == 0 && incidents.kept.is_empty() && !known.contains(node) {
-        let known: Vec<&str> = known.iter().map(NodeId::as_str).collect();
+        let names: Vec<&str> = known.iter().map(NodeId::as_str).collect();
+        let (shown, more) = names.split_at(names.len().min(NAMED_MAX));
+        let more = match more.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
         return Err(ExplainError::Unknown {
             what: format!("node {node}"),
-            known: format!("it tells of {}", known.join(", ")),
+            known: match shown {
+                [] => "no round was opened yet".to_owned(),
+                shown => format!("it tells of {}{more}", shown.join(", ")),
+            },
         });
     }
     (story.report_s, story.others_s) = (own.get(), others.get());

@@ -10,6 +10,9 @@ use tombolo_core::membership::State;
 use super::course::{Course, Lines, Share, limit, longest};
 use super::{ExplainError, Past, between};
 
+/// Nodes of a round that are told of; names come from a file, which may hold anything.
+const NODES_MAX: usize = 4_096;
+
 /// What became of a node's update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -250,7 +253,7 @@ impl Draft {
         else {
             unreachable!("the caller looked");
         };
-        let nodes = cohort.iter().map(|node| NodeRound {
+        let nodes = cohort.iter().take(NODES_MAX).map(|node| NodeRound {
             node: node.clone(),
             began_s: None,
             trained_s: None,
@@ -259,7 +262,7 @@ impl Draft {
             why: String::new(),
         });
         let mut domains: BTreeMap<DomainId, DomainStory> = BTreeMap::new();
-        for node in cohort {
+        for node in cohort.iter().take(NODES_MAX) {
             let domain = node.domain();
             domains.entry(domain.clone()).or_insert(DomainStory {
                 domain,
@@ -400,12 +403,16 @@ impl Draft {
             [node.began_s, node.trained_s, node.reported_s] = self.course.times(&node.node);
             (node.fate, node.why) = self.fate(node);
         }
+        let mut reports: BTreeMap<DomainId, f64> = BTreeMap::new();
+        for node in &nodes {
+            if let Some(at) = node.reported_s {
+                let last = reports.entry(node.node.domain()).or_insert(at);
+                *last = last.max(at);
+            }
+        }
         for domain in &mut self.story.domains {
             domain.acknowledged_s = self.course.acknowledged(&domain.domain);
-            let reports = nodes
-                .iter()
-                .filter(|node| node.node.domain() == domain.domain);
-            domain.reported_s = reports.filter_map(|node| node.reported_s).reduce(f64::max);
+            domain.reported_s = reports.get(&domain.domain).copied();
         }
         self.story.nodes = nodes;
         if let (Some(record), Some(end)) = (&self.story.record, self.story.seconds) {

@@ -18,6 +18,9 @@ const ROUNDS: usize = 1;
 /// The thread of it that shows what rounds spent their time on.
 const PATH: usize = 1;
 
+/// No time that is shown is further away: thirty years.
+const SECONDS_MAX: f64 = 1e9;
+
 /// Where something is shown: in which process and which thread.
 type Track = (usize, usize);
 
@@ -172,9 +175,13 @@ fn of_sum(round: &RoundPicture, sum: &SumSpan, track: Track, bound_ms: Option<f6
     events
 }
 
-/// The unit of the format.
+/// The unit of the format. A record may hold any number, the format only those that JSON can write.
 fn micros(seconds: f64) -> f64 {
-    (seconds * 1e6).round()
+    let bounded = seconds.clamp(-SECONDS_MAX, SECONDS_MAX);
+    if bounded.is_nan() {
+        return 0.0;
+    }
+    (bounded * 1e6).round()
 }
 
 #[cfg(test)]
