@@ -169,6 +169,7 @@
   // What a queue and a link hold at most, as the shell and the link have it.
   const QUEUE = 1024;
   const OUTBOX = 64 * 1024 * 1024;
+  const OUTBOX_MESSAGES = 4096;
   const vitals = (of) => (of ? [
     `its process has ${bytes(of.memory)} of memory; the longest queue holds ${of.queued} of ${QUEUE} messages; ${of.unacknowledged} messages (${bytes(of.unacknowledged_bytes)} of ${bytes(OUTBOX)}) wait for a peer`,
     of.certificate_s ? `its certificate is good for ${left(of.certificate_s)}` : "its certificate is not good any more",
@@ -303,7 +304,7 @@
   }
 
   function fillTable(id, heads, rows) {
-    const cell = (kind, [text, style]) => html(kind, { class: style, scope: kind === "th" ? "col" : null }, text);
+    const cell = (kind, [text, style, title]) => html(kind, { class: style, title, scope: kind === "th" ? "col" : null }, text);
     const head = html("thead", {}, html("tr", {}, heads.map((entry) => cell("th", entry))));
     const body = html("tbody", {}, rows.map((row) => html("tr", {}, row.map((entry) => cell("td", entry)))));
     byId(id).replaceChildren(head, body);
@@ -319,13 +320,29 @@
     ];
   }
 
+  // What a codec or a lossless stage makes of what goes one way over a link.
+  function smaller({ sums, models }) {
+    const of = (name, { plain, travelled }) => (plain ? `${name} ${bytes(plain)} as ${bytes(travelled)}` : null);
+    const [plain, travelled] = [sums.plain + models.plain, sums.travelled + models.travelled];
+    const told = [of("sums", sums), of("models", models)].filter(Boolean).join("; ");
+    return [plain && travelled ? `${(plain / travelled).toFixed(1)} times` : "–", "number", told || null];
+  }
+  // How full the queue is that a link keeps until the other end has it.
+  const waits = (way) => (way.unacknowledged === null ? ["–", "number"] : [
+    `${Math.round((100 * way.unacknowledged_bytes) / OUTBOX)} %`,
+    way.unacknowledged_bytes > OUTBOX / 2 || way.unacknowledged > OUTBOX_MESSAGES / 2 ? "number warn" : "number",
+    `${way.unacknowledged} of ${OUTBOX_MESSAGES} messages, ${bytes(way.unacknowledged_bytes)} of ${bytes(OUTBOX)} are not acknowledged`,
+  ]);
+
   function drawTables() {
-    fillTable("links", [["link"], ["state"], ["round trip", "number"], ["heartbeats lost", "number"], ["a to b", "number"], ["b to a", "number"], ["codec"], ["went down", "number"], ["why"]],
+    fillTable("links", [["link"], ["state"], ["round trip", "number"], ["heartbeats lost", "number"], ["a to b", "number"], ["b to a", "number"], ["codec"], ["a to b smaller", "number"], ["b to a smaller", "number"], ["a to b queue", "number"], ["b to a queue", "number"], ["went down", "number"], ["why"]],
       picture.links.slice(0, NODES_DRAWN).map((link) => [
         [`${link.a} – ${link.b}`], [link.state, LINKS[link.state]],
         [link.round_trip_ms === null ? "–" : `${link.round_trip_ms.toFixed(1)} ms`, "number"],
         [link.heartbeat_loss === null ? "–" : `${(link.heartbeat_loss * 100).toFixed(1)} %`, "number"],
-        [bytes(link.a_to_b), "number"], [bytes(link.b_to_a), "number"], [link.codec || "–"], [String(link.downs), "number"], [link.reason, "why"],
+        [bytes(link.a_to_b.bytes), "number"], [bytes(link.b_to_a.bytes), "number"], [link.codec || "–"],
+        smaller(link.a_to_b), smaller(link.b_to_a), waits(link.a_to_b), waits(link.b_to_a),
+        [String(link.downs), "number"], [link.reason, "why"],
       ]));
     fillTable("nodes", [["node"], ["state"], ["rung"], ["in its round"], ["counted", "number"], ["late", "number"], ["refused", "number"], ["made shorter", "number"], ["changed", "number"], ["last in", "number"], ["loss", "number"], ["clock", "number"], ["memory", "number"], ["queue", "number"], ["certificate", "number"], ["why"]],
       shownNodes().map(([id, node]) => [
@@ -356,6 +373,8 @@
     if (totals.missed) words.push(`${totals.missed} events missed`);
     if (finished) words.push(finished.reason ? `over: ${finished.reason}` : "the run is over");
     byId("summary").replaceChildren(words.join(" · "));
+    const record = picture.record;
+    byId("record").replaceChildren(!record ? "" : `record: ${record.size} leaves, to round ${record.round}; its last head is cosigned by ${record.by.join(", ") || "nobody else"}${record.behind.length ? `, not yet by ${record.behind.join(", ")}` : ""}`);
     drawMap(); drawNode(); drawRound(); drawCharts(); drawTables();
   }
 

@@ -47,7 +47,7 @@ pub(crate) use paths::{LINKS_LOOK, Paths};
 pub(crate) use recorder::Recorders;
 pub use report::Report;
 pub use running::{DEPARTED, Interrupt, NOT_DRAINED, Running, STEPPED_DOWN};
-pub use state::{StateError, StateFolder};
+pub use state::{StateError, StateFolder, Title};
 pub use tombolo_core::waiting::named;
 pub(crate) use waiting::Waiting;
 

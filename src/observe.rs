@@ -19,8 +19,8 @@ pub use follow::Follower;
 pub use metrics::metrics;
 pub use page::report;
 pub use picture::{
-    Bounds, DomainPicture, LinkPicture, Mark, NodePicture, Notice, Phase, Picture, RoundPicture,
-    Span, Totals, VitalsPicture,
+    Bounds, ClockPicture, DomainPicture, LinkPicture, Mark, NodePicture, Notice, Phase, Picture,
+    RecordPicture, RoundPicture, Span, Totals, VitalsPicture, WayPicture,
 };
 pub use server::{Dashboard, DashboardError, Feed};
 pub use tensorboard::tensorboard;

@@ -31,7 +31,7 @@ use crate::shell::{ASKS_MAX, Actor, Cx, Handle, Stage, later, pause};
 use crate::verbs::{self, Fabric};
 use crate::waits::Waiting;
 use tombolo_core::authorize::{Part, authorize};
-use tombolo_core::event::Event;
+use tombolo_core::event::{Event, Vitals};
 use tombolo_core::gateway::{self, Gateway};
 use tombolo_core::heartbeat::Verdict;
 use tombolo_core::ids::{NodeId, Round};
@@ -59,6 +59,8 @@ pub enum Message {
     CoordinatorStarted,
     /// This node leaves: whoever waits for it must hear so.
     Leave,
+    /// How it does: the coordinator, in another process, is to know.
+    Vitals(Vitals),
     /// A peer has ended because the run is over, for this reason. Who leads this node speaks for it, too: it may have been out of reach when
     /// the others were told.
     Over(NodeId, String),
@@ -232,6 +234,13 @@ impl Node {
             .and_then(|company| company.links.get(peer))
         {
             link.deliver(link::Message::Send(control));
+        }
+    }
+
+    /// Sends what nobody wants to know later, so that it does not wait for a peer that is away.
+    fn send_now(&self, peer: &NodeId, control: Control) {
+        if peer == self.me() || self.up.contains(peer) {
+            self.send(peer, control);
         }
     }
 
@@ -436,6 +445,9 @@ impl Node {
                 }
                 self.step_gateway(cx, gateway::Message::Coordinator(control));
             }
+            (Part::Gateway, Control::Vitals(vitals)) if vitals.node == from => {
+                self.send_now(&view.coordinator, Control::MemberVitals(vitals));
+            }
             (Part::Gateway, control) => {
                 self.step_gateway(cx, gateway::Message::Member(from, control))
             }
@@ -585,6 +597,9 @@ impl Actor for Node {
             }
             Message::Verdict(peer, verdict) => self.verdict(cx, peer, verdict),
             Message::Leave => self.leave(cx),
+            Message::Vitals(vitals) => {
+                self.send_now(&self.gateway_of_mine(), Control::Vitals(vitals));
+            }
             Message::Over(peer, reason) => {
                 let leads = [self.setup.coordinator(), self.gateway_of_mine()].contains(&peer);
                 if leads && self.setup.left.borrow().is_none() {
@@ -616,6 +631,7 @@ fn is_member_word(control: &Control) -> bool {
             | Control::Folded(_)
             | Control::Departing
             | Control::Diverged(_)
+            | Control::Vitals(_)
             | Control::Holds { .. }
     )
 }

@@ -100,6 +100,7 @@ pub fn authorize(
         | Control::Contribute(_)
         | Control::Standing { .. }
         | Control::MemberDiverged(..)
+        | Control::MemberVitals(_)
         | Control::Adopted { .. } => {
             let allowed = known && *to == view.coordinator && view.is_gateway(from);
             (
@@ -150,6 +151,7 @@ pub fn authorize(
         | Control::Folded(_)
         | Control::Departing
         | Control::Diverged(_)
+        | Control::Vitals(_)
         | Control::Holds { .. } => {
             let allowed = same_domain && view.is_gateway(to);
             (
@@ -238,7 +240,7 @@ mod tests {
             "Append" => (Part::Record, vec![("d0/n0", "d0/n0"), ("d0/n0", "d1/n0")]),
             "Recorded" => (Part::Record, vec![("d0/n0", "d0/n0"), ("d1/n0", "d0/n0")]),
             "DomainJoin" | "Reported" | "Stale" | "TrainingFailed" | "Unreachable"
-            | "Contribute" | "Standing" | "MemberDiverged" | "Adopted" => (
+            | "Contribute" | "Standing" | "MemberDiverged" | "MemberVitals" | "Adopted" => (
                 Part::Coordinator,
                 vec![("d0/n0", "d0/n0"), ("d1/n0", "d0/n0")],
             ),
@@ -252,7 +254,7 @@ mod tests {
             }
             "Measure" | "Fold" => (Part::Rank, both(here, there, false)),
             "Join" | "Exported" | "Failed" | "Measured" | "Folded" | "Departing" | "Diverged"
-            | "Holds" => (Part::Gateway, both(here, there, true)),
+            | "Vitals" | "Holds" => (Part::Gateway, both(here, there, true)),
             other => panic!("who may say {other}?"),
         }
     }

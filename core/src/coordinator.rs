@@ -200,6 +200,8 @@ pub struct Coordinator {
     writing: Option<View>,
     /// Gateways and successors in other domains: whether they can be reached.
     reach: BTreeMap<NodeId, bool>,
+    /// When a node was last heard to say how it does.
+    vitals: BTreeMap<NodeId, Micros>,
     current: Option<Current>,
     /// The aborted round whose record is being written: the next one opens after it.
     recording: Option<Round>,
@@ -245,6 +247,7 @@ impl Coordinator {
             membership: Membership::new(&plan, View::first(&plan), Micros::default()),
             writing: None,
             reach: BTreeMap::new(),
+            vitals: BTreeMap::new(),
             me: plan.coordinator.clone(),
             plan,
             layout,
@@ -419,6 +422,9 @@ impl Coordinator {
                     expected: divergence.expected,
                     found: divergence.found,
                 });
+            }
+            Control::MemberVitals(vitals) if vitals.node.domain() == domain => {
+                return self.on_vitals(cx, vitals);
             }
             // Said before its link was lost: over the next one it is asked to say it again.
             Control::DomainJoin(_) if self.reach.get(&from) == Some(&false) => return,

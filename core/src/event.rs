@@ -456,6 +456,24 @@ pub struct Measured {
     pub sent: u64,
     /// UDP payload that the node has received over it, since its process began.
     pub received: u64,
+    /// Messages that the peer has not acknowledged yet. A link keeps 4,096.
+    #[serde(default)]
+    pub unacknowledged: u64,
+    /// Their bytes. A link keeps 64 MiB.
+    #[serde(default)]
+    pub unacknowledged_bytes: u64,
+    /// Models that the node has sent over it through a lossless stage, since its process began.
+    #[serde(default)]
+    pub models: Shrunk,
+}
+
+/// Tensors that travel in fewer bytes than they have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shrunk {
+    /// Their bytes as they are.
+    pub plain: u64,
+    /// Their bytes as they travelled.
+    pub travelled: u64,
 }
 
 /// How far a peer's clock is from a node's. Clocks count from the start of their process.
@@ -496,6 +514,9 @@ pub struct Transfer {
     pub to: DomainId,
     /// As it travelled.
     pub bytes: u64,
+    /// As it is, without codec and lossless stage; 0 if nobody has said.
+    #[serde(default)]
+    pub plain: u64,
     /// How long its receiver had nothing to do but to wait for it.
     pub waited_us: u64,
     /// What the topology says that the link carries, in bits per second.

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::aggregate::{Needs, Report, Weight};
 use crate::compress::{Codec, Coding, Lossless};
+use crate::event::Vitals;
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::membership::Word;
 use crate::plan::SyncEvery;
@@ -29,7 +30,7 @@ pub const VERSION: u16 = 2;
 
 /// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0xA349_6863_C212_BA8E;
+pub const FINGERPRINT: u64 = 0x82A1_A3EF_BDDA_7063;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;
@@ -564,6 +565,7 @@ pub enum Control {
         word: Word,
     },
     MemberDiverged(NodeId, Divergence),
+    MemberVitals(Vitals),
 
     // Gateway to member.
     Rejoin,
@@ -596,6 +598,7 @@ pub enum Control {
     },
     Diverged(Divergence),
     Departing,
+    Vitals(Vitals),
 
     // The record: coordinator to gateway, and back.
     Append(Append),

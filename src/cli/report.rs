@@ -132,11 +132,8 @@ pub fn run_folders(common: &Common, named: &[PathBuf]) -> Vec<PathBuf> {
 /// What the records of state folders tell, on the coordinator's clock.
 pub fn picture(folders: &[PathBuf]) -> Result<Picture, ExplainError> {
     let mut records = Records::open(folders)?;
-    let mut picture = Picture::new(Bounds::REPORT);
     let title = folders.iter().find_map(|folder| StateFolder::title(folder));
-    if let Some((name, rounds)) = title {
-        (picture.federation, picture.planned) = (name, rounds);
-    }
+    let mut picture = Picture::of_title(title, Bounds::REPORT);
     for past in records.by_ref() {
         picture.apply(&past);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::waiting::Clock;
 use tombolo_actors::clock_sync::Known;
 use tombolo_actors::crew::Crew;
-use tombolo_actors::link::Wire;
+use tombolo_actors::link::{Durable, Wire};
 use tombolo_core::event::{ClockOffset, Event, Measured};
 use tombolo_core::heartbeat::Heartbeat;
 use tombolo_core::ids::NodeId;
@@ -34,6 +34,7 @@ struct Path {
     node: NodeId,
     peer: NodeId,
     wire: Arc<Wire>,
+    outbox: Arc<Durable>,
     alive: Arc<Mutex<Heartbeat>>,
 }
 
@@ -59,6 +60,7 @@ impl Paths {
                     node: node.clone(),
                     peer: peer.clone(),
                     wire: wire.clone(),
+                    outbox: crew.outboxes.get(peer)?.clone(),
                     alive: crew.liveness.get(peer)?.clone(),
                 })
             }));
@@ -110,6 +112,7 @@ impl Paths {
             .filter(|path| path.wire.agreed().is_some());
         up.map(move |path| {
             let (sent, received) = path.wire.traffic();
+            let (messages, bytes) = path.outbox.waiting();
             let alive = path.alive.lock();
             let standing = alive.unwrap_or_else(PoisonError::into_inner).standing(now);
             Measured {
@@ -119,6 +122,9 @@ impl Paths {
                 heartbeat_loss: standing.loss,
                 sent,
                 received,
+                unacknowledged: messages as u64,
+                unacknowledged_bytes: bytes as u64,
+                models: path.wire.models(),
             }
         })
     }

@@ -1,5 +1,6 @@
 //! The state folder of a run: who uses it, and what it is about.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::Report;
 use crate::bounded::{self, ReadError};
 use crate::topology::SharedKeys;
+use tombolo_core::ids::{DomainId, NodeId};
 use tombolo_core::tensor::Hash;
 use tombolo_core::text::clip_to;
 
@@ -96,6 +98,19 @@ struct Origin {
     version: String,
 }
 
+/// What a state folder says of its run before anything has happened in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Title {
+    /// The federation's name.
+    pub name: String,
+    /// How many rounds it was begun with.
+    pub rounds: u64,
+    /// Who coordinates it, until a view says otherwise.
+    pub coordinator: NodeId,
+    /// Who holds each site's links to others, until a view says otherwise.
+    pub gateways: BTreeMap<DomainId, NodeId>,
+}
+
 /// A state folder that this process uses alone.
 #[derive(Debug)]
 pub struct StateFolder {
@@ -105,13 +120,16 @@ pub struct StateFolder {
 }
 
 impl StateFolder {
-    /// The name of the federation whose run a folder holds, and how many rounds it was begun with; none if this version cannot tell.
-    pub fn title(folder: &Path) -> Option<(String, u64)> {
+    /// Which federation's run a folder holds; none if this version cannot tell.
+    pub fn title(folder: &Path) -> Option<Title> {
         let run = understood(folder, &read_run(folder).ok()??).ok()?;
-        // Strings are written with quotes.
-        let name = serde_json::from_str(run.keys.value("federation.name")?).ok()?;
-        let rounds = run.keys.value("federation.rounds")?.parse().ok()?;
-        Some((name, rounds))
+        Some(Title {
+            // Strings are written with quotes.
+            name: serde_json::from_str(run.keys.value("federation.name")?).ok()?,
+            rounds: run.keys.value("federation.rounds")?.parse().ok()?,
+            coordinator: run.keys.value("federation.coordinator")?.parse().ok()?,
+            gateways: run.keys.gateways().collect(),
+        })
     }
 
     /// Takes a folder for a run, making it if it is missing.

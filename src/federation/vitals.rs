@@ -1,11 +1,12 @@
 //! How the nodes of this process do: its memory, what waits in queues and on links, and for how long certificates are good. Looked at now and then, and
-//! told as events, so that whoever shows a run needs nothing but events.
+//! told as events, so that whoever shows a run needs nothing but events; and where the coordinator is in another process, told to that, too.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
 use tombolo_actors::crew::Crew;
+use tombolo_actors::node;
 use tombolo_core::event::{Event, Vitals};
 use tombolo_core::ids::NodeId;
 
@@ -14,6 +15,9 @@ const LOOK: Duration = Duration::from_secs(10);
 
 /// The first look comes sooner: a page that is opened at the start has something to show.
 const FIRST: Duration = Duration::from_secs(1);
+
+/// For how many of those spans it waits for those who are to be told.
+const FIRST_MAX: u32 = 10;
 
 /// How many nodes are told of in a second at most.
 const TOLD_PER_SECOND_MAX: u32 = 20;
@@ -26,11 +30,22 @@ pub(crate) async fn watch(
 ) -> Infallible {
     let count = u32::try_from(crews.len()).unwrap_or(u32::MAX);
     let pause = LOOK.max(Duration::from_secs(1) * count / TOLD_PER_SECOND_MAX);
-    tokio::time::sleep(FIRST).await;
+    let coordinates = || crews.values().any(Crew::coordinates);
+    for _ in 0..FIRST_MAX {
+        tokio::time::sleep(FIRST).await;
+        if coordinates() || crews.values().all(|crew| crew.presence.has_joined()) {
+            break;
+        }
+    }
     loop {
         let memory = resident();
         for crew in crews.values() {
-            report(Event::NodeMeasured(measured(crew, memory, left)));
+            let vitals = measured(crew, memory, left);
+            report(Event::NodeMeasured(vitals.clone()));
+            if !coordinates() {
+                // A node that is too busy to be told will be told the next time.
+                let _ = crew.node.post(node::Message::Vitals(vitals));
+            }
         }
         tokio::time::sleep(pause).await;
     }

@@ -1,5 +1,6 @@
 //! What each event changes in the picture.
 
+mod links;
 mod views;
 
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use super::picture::{
 use crate::control::LinkState;
 use crate::explain::{Course, Past, between, limit, trouble};
 use tombolo_core::event::{ClockOffset, Event, Measured, RoundRecord, RoundState};
-use tombolo_core::ids::{Epoch, NodeId, Round};
+use tombolo_core::ids::{DomainId, Epoch, NodeId, Round};
 use tombolo_core::membership::State;
 use tombolo_core::text::clip;
 use tombolo_core::view::{Out, View};
@@ -342,84 +343,6 @@ impl Picture {
         }
     }
 
-    /// Before the round closes: its end is what the others lead to.
-    fn see_course(&mut self, event: &Event) {
-        match event {
-            Event::LinkMeasured(measured) => self.lines.take(measured),
-            Event::ClockMeasured(seen) => self.see_clock(seen),
-            _ => {}
-        }
-        let open = self.rounds.back().filter(|round| round.state.is_none());
-        if let Some((round, opened)) = open.map(|open| (open.round, open.opened)) {
-            self.course.take(round, self.at - opened, event);
-        }
-    }
-
-    fn see_clock(&mut self, seen: &ClockOffset) {
-        let Some(coordinator) = self.coordinator.clone() else {
-            return;
-        };
-        let offset_ms = seen.offset_us as f64 / 1e3;
-        let (whose, offset_ms) = match (seen.peer == coordinator, seen.node == coordinator) {
-            (true, _) => (&seen.node, offset_ms),
-            (_, true) => (&seen.peer, -offset_ms),
-            _ => return,
-        };
-        if let Some(node) = self.node(whose) {
-            node.clock = Some(ClockPicture {
-                offset_ms: Some(offset_ms),
-                bound_ms: seen.bound_us as f64 / 1e3,
-            });
-        }
-    }
-
-    fn see_links(&mut self, event: &Event) {
-        let (node, peer, state, reason) = match event {
-            Event::LinkUp { node, peer } | Event::PeerRecovered { node, peer, .. } => {
-                (node, peer, LinkState::Up, "")
-            }
-            Event::LinkDown { node, peer, reason } | Event::LinkRefused { node, peer, reason } => {
-                (node, peer, LinkState::Connecting, reason.as_str())
-            }
-            Event::PeerSuspected { node, peer, .. } => {
-                (node, peer, LinkState::Suspect, "its peer is silent")
-            }
-            Event::PeerLost { node, peer } | Event::PeerOverdue { node, peer } => {
-                (node, peer, LinkState::Lost, "its peer is lost")
-            }
-            Event::PeerLeft { node, peer } => (node, peer, LinkState::Connecting, "its peer left"),
-            Event::LinkMeasured(measured) => return self.measure(measured),
-            _ => return,
-        };
-        let Some(link) = self.link(node, peer) else {
-            return;
-        };
-        if link.state == LinkState::Up && state != LinkState::Up {
-            link.downs += 1;
-        }
-        link.state = state;
-        link.reason = clip(reason);
-    }
-
-    fn measure(&mut self, measured: &Measured) {
-        let Some(link) = self.link(&measured.node, &measured.peer) else {
-            return;
-        };
-        if link.state == LinkState::Connecting {
-            link.state = LinkState::Up;
-            link.reason.clear();
-        }
-        link.round_trip_ms = measured.round_trip_ms.and_then(finite);
-        link.heartbeat_loss = finite(measured.heartbeat_loss);
-        let (there, back) = match link.a == measured.node {
-            true => (measured.sent, measured.received),
-            false => (measured.received, measured.sent),
-        };
-        // What one end has sent and the other has not received yet counts; so does what was before a restart of one of them.
-        link.a_to_b = link.a_to_b.max(there);
-        link.b_to_a = link.b_to_a.max(back);
-    }
-
     fn see_rounds(&mut self, event: &Event) {
         match event {
             Event::RoundOpened {
@@ -572,9 +495,10 @@ impl Picture {
         totals.counted += counted as u64;
         totals.late += record.late.len() as u64;
         totals.refused += record.refused.len() as u64;
-        totals.bytes += record.bytes;
-        totals.bytes_down += record.bytes_down;
-        totals.bytes_up += record.bytes_up;
+        // A record may hold any number.
+        totals.bytes = totals.bytes.saturating_add(record.bytes);
+        totals.bytes_down = totals.bytes_down.saturating_add(record.bytes_down);
+        totals.bytes_up = totals.bytes_up.saturating_add(record.bytes_up);
         if is_committed {
             for node in &record.counted {
                 self.ended(node, Phase::Counted);

@@ -21,6 +21,8 @@ pub struct Follower {
     read: u64,
     /// The beginning of a line whose end is not written yet.
     half: Vec<u8>,
+    /// That line is longer than any of ours: what is left of it is not looked at.
+    is_long: bool,
     lives: Lives,
 }
 
@@ -32,17 +34,14 @@ impl Follower {
     pub fn open(folder: &Path, bounds: Bounds) -> Result<Self, ExplainError> {
         let nothing = || ExplainError::Nothing(folder.display().to_string());
         let file = open(folder).map_err(|_| nothing())?;
-        let mut picture = Picture::new(bounds);
-        if let Some((name, rounds)) = StateFolder::title(folder) {
-            (picture.federation, picture.planned) = (name, rounds);
-        }
         let mut follower = Follower {
             folder: folder.to_owned(),
             bounds,
-            picture,
+            picture: Picture::of_title(StateFolder::title(folder), bounds),
             file,
             read: 0,
             half: Vec::new(),
+            is_long: false,
             lives: Lives::default(),
         };
         let mut finished = Chronicle::of_finished(folder);
@@ -78,12 +77,16 @@ impl Follower {
             self.half.extend_from_slice(part);
             if part.ends_with(b"\n") {
                 let line = std::mem::take(&mut self.half);
+                if std::mem::take(&mut self.is_long) {
+                    continue;
+                }
                 // Another version may have written lines that this one does not know.
                 if let Some(past) = self.lives.read(&line) {
                     self.picture.apply(&past);
                 }
             } else if self.half.len() as u64 > LINE_BYTES_MAX {
                 self.half.clear();
+                self.is_long = true;
             }
         }
         Ok(!bytes.is_empty())

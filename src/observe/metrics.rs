@@ -323,14 +323,27 @@ impl Page<'_, '_> {
         self.gauges("tombolo_link_heartbeat_loss_ratio", help, losses)?;
         let bytes = all.clone().flat_map(|link| {
             let (a, b) = (link.a.as_str(), link.b.as_str());
-            [(a, b, link.a_to_b), (b, a, link.b_to_a)]
-                .map(|(from, to, bytes)| ([("from", from), ("to", to)], bytes))
+            [(a, b, &link.a_to_b), (b, a, &link.b_to_a)]
+                .map(|(from, to, way)| ([("from", from), ("to", to)], way))
         });
+        let ways = bytes.clone();
+        let bytes = bytes.map(|(ends, way)| (ends, way.bytes));
         self.counters(
             "tombolo_link_bytes",
             "UDP payload over a link between sites",
             bytes,
         )?;
+        let shrunk = ways.clone().flat_map(|([from, to], way)| {
+            let [plain, travelled] = way.tensors();
+            [("plain", plain), ("travelled", travelled)]
+                .map(|(form, bytes)| ([from, to, ("form", form)], bytes))
+        });
+        let help = "sums and models that came through a codec or a lossless stage: their bytes as they are, and as they travelled";
+        self.counters("tombolo_link_tensor_bytes", help, shrunk)?;
+        let waiting = ways.filter_map(|(ends, way)| Some((ends, way.unacknowledged_bytes? as f64)));
+        let help =
+            "bytes of messages that the other end has not acknowledged yet; a link keeps 64 MiB";
+        self.gauges("tombolo_link_unacknowledged_bytes", help, waiting)?;
         let downs = all.map(|link| (ends(link), link.downs));
         self.counters(
             "tombolo_link_downs",
@@ -355,7 +368,7 @@ mod tests {
     use super::super::picture::Bounds;
     use super::*;
     use crate::explain::Past;
-    use tombolo_core::event::{Event, Measured, Vitals};
+    use tombolo_core::event::{Event, Measured, Shrunk, Vitals};
     use tombolo_core::view::{Out, View};
 
     fn n(name: &str) -> NodeId {
@@ -431,6 +444,12 @@ mod tests {
             heartbeat_loss: 0.5,
             sent: 3,
             received: 4,
+            unacknowledged: 5,
+            unacknowledged_bytes: 600,
+            models: Shrunk {
+                plain: 90,
+                travelled: 30,
+            },
         };
         apply(&mut picture, Event::LinkMeasured(measured));
         let series = scrape(picture);
@@ -451,6 +470,14 @@ mod tests {
             (
                 "tombolo_link_bytes_total{from=\"hq/gate\",to=\"plant/c\"}",
                 4.0,
+            ),
+            (
+                "tombolo_link_tensor_bytes_total{from=\"plant/c\",to=\"hq/gate\",form=\"travelled\"}",
+                30.0,
+            ),
+            (
+                "tombolo_link_unacknowledged_bytes{from=\"plant/c\",to=\"hq/gate\"}",
+                600.0,
             ),
             ("tombolo_left_out", 0.0),
         ] {
@@ -475,6 +502,9 @@ mod tests {
                 heartbeat_loss: 0.5,
                 sent: 3,
                 received: 4,
+                unacknowledged: 5,
+                unacknowledged_bytes: 600,
+                models: Shrunk::default(),
             }),
             Event::LateAnswered {
                 round: 1,

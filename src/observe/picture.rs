@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use crate::control::{LinkState, RoundMode};
 use crate::explain::{Course, Lines, Share, SumSpan};
-use tombolo_core::event::{Finished, Objection, RoundState};
+use crate::federation::Title;
+use tombolo_core::event::{Finished, Objection, RoundState, Shrunk};
 use tombolo_core::ids::{DomainId, Epoch, NodeId, Round};
 use tombolo_core::membership::State;
 use tombolo_core::plan::Plan;
@@ -71,6 +72,8 @@ pub struct Picture {
     pub links: Vec<LinkPicture>,
     /// The last rounds, oldest first; the last one may be open.
     pub rounds: VecDeque<RoundPicture>,
+    /// The record of the run, as its coordinator offered it last.
+    pub record: Option<RecordPicture>,
     /// Over the whole run.
     pub totals: Totals,
     /// What happened lately, oldest first.
@@ -213,12 +216,40 @@ pub struct LinkPicture {
     pub round_trip_ms: Option<f64>,
     /// The share of heartbeats that got lost lately.
     pub heartbeat_loss: Option<f64>,
-    /// UDP payload from `a` to `b`.
-    pub a_to_b: u64,
-    /// UDP payload from `b` to `a`.
-    pub b_to_a: u64,
+    /// From `a` to `b`.
+    pub a_to_b: WayPicture,
+    /// From `b` to `a`.
+    pub b_to_a: WayPicture,
     /// How often it went down.
     pub downs: u64,
+}
+
+/// One direction of a link.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct WayPicture {
+    /// UDP payload.
+    pub bytes: u64,
+    /// Sums that came over it.
+    pub sums: Shrunk,
+    /// Models that were sent over it through a lossless stage.
+    pub models: Shrunk,
+    /// Messages that are not acknowledged yet; none if its sender has not said.
+    pub unacknowledged: Option<u64>,
+    /// Their bytes.
+    pub unacknowledged_bytes: Option<u64>,
+}
+
+/// The record that every domain holds of what happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RecordPicture {
+    /// The last round of which it tells.
+    pub round: Round,
+    /// Leaves below its head.
+    pub size: u64,
+    /// Gateways that have cosigned the head before it.
+    pub by: Vec<NodeId>,
+    /// Gateways that have not.
+    pub behind: Vec<NodeId>,
 }
 
 /// A round.
@@ -352,6 +383,7 @@ impl Picture {
             nodes: BTreeMap::new(),
             links: Vec::new(),
             rounds: VecDeque::new(),
+            record: None,
             totals: Totals::default(),
             notices: VecDeque::new(),
             finished: None,
@@ -363,6 +395,19 @@ impl Picture {
             course: Course::default(),
             lines: Lines::default(),
         }
+    }
+
+    /// What a state folder says of a run before its record is read.
+    pub fn of_title(title: Option<Title>, bounds: Bounds) -> Self {
+        let mut picture = Picture::new(bounds);
+        if let Some(title) = title {
+            (picture.federation, picture.planned) = (title.name, title.rounds);
+            picture.coordinator = Some(title.coordinator);
+            for (domain, gateway) in title.gateways {
+                picture.domain(&domain).gateway = Some(gateway);
+            }
+        }
+        picture
     }
 
     /// What a plan says before anything has happened: who is there, and which links lead to the coordinator.
@@ -461,6 +506,17 @@ impl NodePicture {
     }
 }
 
+impl WayPicture {
+    /// Bytes of sums and models as they are and as they travelled, where something may have made them fewer.
+    pub fn tensors(&self) -> [u64; 2] {
+        let (sums, models) = (&self.sums, &self.models);
+        [
+            sums.plain.saturating_add(models.plain),
+            sums.travelled.saturating_add(models.travelled),
+        ]
+    }
+}
+
 impl LinkPicture {
     fn new(a: &NodeId, b: &NodeId, codec: String) -> Self {
         LinkPicture {
@@ -471,8 +527,8 @@ impl LinkPicture {
             codec,
             round_trip_ms: None,
             heartbeat_loss: None,
-            a_to_b: 0,
-            b_to_a: 0,
+            a_to_b: WayPicture::default(),
+            b_to_a: WayPicture::default(),
             downs: 0,
         }
     }

@@ -6,11 +6,15 @@ use std::fmt::{Debug, Write};
 use serde::{Deserialize, Serialize};
 use tombolo_core::compress::{Coding, Lossless};
 use tombolo_core::congestion::Law;
+use tombolo_core::ids::{DomainId, NodeId};
 use tombolo_core::plan::{
     AggregatorPlan, InnerPlan, LinkPlan, ModelPlan, OuterPlan, Partition, Plan, Precision,
     RoundPlan,
 };
 use tombolo_core::tensor::Hash;
+
+/// Domains whose gateways are told; the file may hold anything.
+const GATEWAYS_MAX: usize = 4_096;
 
 /// The longest value that is kept as it is; a longer one is kept as its hash.
 const VALUE_BYTES_MAX: usize = 200;
@@ -96,12 +100,22 @@ impl SharedKeys {
             .collect()
     }
 
-    /// Debug output of plain enums and numbers is their source text.
     /// How a key's value is written.
     pub(crate) fn value(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str)
     }
 
+    /// The first gateway of each domain, of those whose gateways are few enough to be written out.
+    pub(crate) fn gateways(&self) -> impl Iterator<Item = (DomainId, NodeId)> {
+        let gateways = self.0.iter().filter_map(|(key, value)| {
+            let domain = key.strip_prefix("domain.gateways of ")?.parse().ok()?;
+            let all = value.strip_prefix('[')?.strip_suffix(']')?;
+            Some((domain, all.split(", ").next()?.parse().ok()?))
+        });
+        gateways.take(GATEWAYS_MAX)
+    }
+
+    /// Debug output of plain enums and numbers is their source text.
     fn add(&mut self, key: &str, value: &dyn Debug) {
         let mut value = format!("{value:?}");
         if value.len() > VALUE_BYTES_MAX {

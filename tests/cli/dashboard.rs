@@ -140,9 +140,15 @@ fn a_run_shows_its_page_its_metrics_and_its_events_and_then_a_report() {
     let measured = |state: &Value| {
         let links = state["links"].as_array().unwrap();
         assert!(links.len() >= 2, "{links:?}");
-        links
-            .iter()
-            .all(|link| link["state"] == "up" && link["a_to_b"] != 0 && link["b_to_a"] != 0)
+        links.iter().all(|link| {
+            let (there, back) = (&link["a_to_b"], &link["b_to_a"]);
+            let sums = [&there["sums"]["plain"], &back["sums"]["plain"]];
+            link["state"] == "up"
+                && [there, back]
+                    .iter()
+                    .all(|way| way["bytes"] != 0 && way["unacknowledged"].is_number())
+                && sums.iter().any(|plain| plain.as_u64() > Some(0))
+        })
     };
     let found = (0..100).any(|_| {
         shown.run.listen(Duration::from_millis(100));
@@ -374,6 +380,24 @@ fn simulations_and_processes_show_theirs_too() {
         shown.run.listen(Duration::from_millis(50));
         shown.state()["totals"]["committed"].as_u64().unwrap() >= 1
     }));
+    // The coordinator's record has what each of the other processes has told it.
+    let record = workspace.path().join("state/events.jsonl");
+    let measured = || {
+        let text = std::fs::read_to_string(&record).unwrap_or_default();
+        let lines = text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        let told = lines.filter(|past: &Value| past["event"] == "node_measured");
+        let sound = told.filter(|past| past["certificate_s"].as_u64() > Some(0));
+        let sound = sound.filter(|past| past["memory"].as_u64() > Some(0));
+        let names = sound.map(|past| past["node"].as_str().unwrap().to_owned());
+        names.collect::<BTreeSet<String>>()
+    };
+    let told = (0..600).any(|_| {
+        shown.run.listen(Duration::from_millis(50));
+        measured().len() == 9
+    });
+    assert!(told, "{:?}", measured());
     shown.run.signal(Signal::INT);
     shown.run.end().expect(130);
 }

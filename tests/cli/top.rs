@@ -37,6 +37,15 @@ fn of_a_run_that_is_over_it_tells_how_it_ended() {
     let picture = workspace.run("top state").expect(0).lines.join("");
     let picture: Value = serde_json::from_str(&picture).unwrap();
     assert_eq!(picture["totals"]["committed"], 3);
+    // What nobody says in the record, the state folder does: so what came over a link is told of that one.
+    assert_eq!(picture["coordinator"], "hq/gate");
+    assert_eq!(picture["domains"]["plant"]["gateway"], "plant/gate");
+    let links = picture["links"].as_array().unwrap();
+    let with_sums = links
+        .iter()
+        .filter(|link| link["b_to_a"]["sums"]["plain"] != 0);
+    let ends: Vec<_> = with_sums.map(|link| [&link["a"], &link["b"]]).collect();
+    assert_eq!(ends, [["hq/gate", "lab/gate"], ["hq/gate", "plant/gate"]]);
 }
 
 /// The program in a terminal of its own.

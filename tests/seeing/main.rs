@@ -17,7 +17,7 @@ use tombolo::Federation;
 use tombolo::explain::Past;
 use tombolo::observe::{Bounds, Dashboard, Feed, Picture, metrics};
 use tombolo::simulation::{Simulation, secs};
-use tombolo_core::event::{Event, Measured, Vitals};
+use tombolo_core::event::{Event, Measured, Shrunk, Vitals};
 use tombolo_core::ids::NodeId;
 
 static ALONE: Mutex<()> = Mutex::new(());
@@ -220,6 +220,12 @@ fn crowded(nodes: usize) -> Picture {
                 heartbeat_loss: 0.01,
                 sent: 1 << 20,
                 received: 1 << 21,
+                unacknowledged: 2,
+                unacknowledged_bytes: 700,
+                models: Shrunk {
+                    plain: 1 << 22,
+                    travelled: 1 << 20,
+                },
             }));
         }
         for event in events {
@@ -269,13 +275,15 @@ fn scraped(case: &str, picture: Picture) {
             "state_json_bytes": state.len(),
         })
     );
-    // Thirteen of each node and eight of each link at most, and those of the federation.
+    let median = spans[spans.len() / 2];
+    assert!(median < Duration::from_secs(1), "{median:?}");
+    // Thirteen of each node and twelve of each link at most, and those of the federation.
     assert!(
-        series <= 80 + 13 * nodes.min(1024) + 8 * links.min(1024),
+        series <= 80 + 13 * nodes.min(1024) + 12 * links.min(1024),
         "{series}"
     );
     assert!(
-        state.len() < 4000 + nodes * 1200 + links * 400,
+        state.len() < 4000 + nodes * 1200 + links * 800,
         "{}",
         state.len()
     );
@@ -364,4 +372,6 @@ fn an_event_is_at_a_page_soon_after_it_has_happened() {
         })
     );
     drop(over);
+    let median = lags[lags.len() / 2];
+    assert!(median < Duration::from_millis(250), "{median:?}");
 }

@@ -256,6 +256,7 @@ pub(super) fn tell(setup: &Setup, domains: &[Domain], sources: &[Source]) {
             bytes: contribution
                 .encoding
                 .bytes(setup.layout.len() * tensors(setup, contribution)),
+            plain: (tensors(setup, contribution) * setup.layout.len() * 4) as u64,
             waited_us: u64::try_from(sent.waited.as_micros()).unwrap_or(u64::MAX),
             cuts: sent.cuts,
         }));

@@ -11,6 +11,7 @@ use quinn::{RecvStream, SendStream};
 use super::Incoming;
 use crate::env::{Env, Work, work};
 use tombolo_core::compress::{Lossless, Packer};
+use tombolo_core::event::Shrunk;
 
 /// Packed at once: enough for a method to find what repeats, and far below a millisecond's work for most.
 const PIECE_BYTES: usize = 256 * 1024;
@@ -18,14 +19,16 @@ const PIECE_BYTES: usize = 256 * 1024;
 /// Bytes of the length before a piece.
 const LENGTH_BYTES: usize = 4;
 
-/// Sends a model piece by piece. Packing is off the arbiter; one piece is packed while quinn sends those before it.
+/// Sends a model piece by piece, and says what it has made of it. Packing is off the arbiter; one piece is packed while quinn sends those
+/// before it.
 pub(super) async fn send(
     env: &dyn Env,
     lossless: Lossless,
     mut model: Bytes,
     stream: &mut SendStream,
-) -> Result<(), String> {
+) -> Result<Shrunk, String> {
     let mut packer = Packer::new(lossless);
+    let mut sent = Shrunk::default();
     while !model.is_empty() {
         let piece = model.split_to(PIECE_BYTES.min(model.len()));
         let bytes = piece.len() as u64;
@@ -35,10 +38,12 @@ pub(super) async fn send(
         });
         let packed = packed.await.map_err(|panicked| panicked.to_string())?;
         packer = packed.0;
+        sent.plain += bytes;
+        sent.travelled += packed.1.len() as u64;
         let written = stream.write_chunk(packed.1.into()).await;
         written.map_err(|error| error.to_string())?;
     }
-    Ok(())
+    Ok(sent)
 }
 
 /// A packed piece behind its length.

@@ -428,7 +428,8 @@ pub(super) fn send_object(
     permit: OwnedSemaphorePermit,
 ) {
     let (connection, peer) = (connection.clone(), setup.peer.clone());
-    let (env, ours) = (setup.stage.env.clone(), setup.stage.node.domain());
+    let (env, wire) = (setup.stage.env.clone(), setup.wire.clone());
+    let ours = setup.stage.node.domain();
     // Parts to heal from are asked of several peers and come as they are.
     let lossless = match object {
         Object::Model(_) => setup.stage.plan.lossless_down(&ours, &peer.domain()),
@@ -458,7 +459,10 @@ pub(super) fn send_object(
             stream.write_all(&header.to_bytes()).await.map_err(said)?;
             match lossless {
                 Lossless::None => stream.write_chunk(bytes).await.map_err(said)?,
-                lossless => packed::send(env.as_ref(), lossless, bytes, &mut stream).await?,
+                lossless => {
+                    let packed = packed::send(env.as_ref(), lossless, bytes, &mut stream);
+                    wire.note_model(packed.await?);
+                }
             }
             stream.finish().map_err(|error| error.to_string())?;
             // The stream must live until its data has been received.

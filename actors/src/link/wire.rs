@@ -9,6 +9,7 @@ use quinn::Connection;
 use tokio::sync::Notify;
 
 use super::Trouble;
+use tombolo_core::event::Shrunk;
 use tombolo_core::time::Micros;
 
 /// What a link shares with its heartbeat and with statistics; outlives the actor and its connections.
@@ -22,6 +23,8 @@ pub struct Wire {
     trouble: Mutex<Option<String>>,
     sent_before: AtomicU64,
     received_before: AtomicU64,
+    models_plain: AtomicU64,
+    models_travelled: AtomicU64,
 }
 
 /// A connection whose two sides have shaken hands.
@@ -90,6 +93,21 @@ impl Wire {
             self.sent_before.load(atomic::Ordering::Relaxed) + now.0,
             self.received_before.load(atomic::Ordering::Relaxed) + now.1,
         )
+    }
+
+    /// Models that were sent through a lossless stage.
+    pub fn models(&self) -> Shrunk {
+        Shrunk {
+            plain: self.models_plain.load(atomic::Ordering::Relaxed),
+            travelled: self.models_travelled.load(atomic::Ordering::Relaxed),
+        }
+    }
+
+    pub(super) fn note_model(&self, sent: Shrunk) {
+        self.models_plain
+            .fetch_add(sent.plain, atomic::Ordering::Relaxed);
+        self.models_travelled
+            .fetch_add(sent.travelled, atomic::Ordering::Relaxed);
     }
 
     pub(super) fn note_life(&self, now: Micros) {

@@ -230,13 +230,13 @@ async fn fill(
         tokio::task::yield_now().await;
     }
     if is_far {
-        tell(setup, round, incoming.travelled(elements), waited);
+        tell(setup, round, incoming.travelled(elements), elements, waited);
     }
     Ok(())
 }
 
 /// Says that a model has come over a link, and how long it was waited for.
-fn tell(setup: &Setup, round: Round, bytes: u64, waited: Duration) {
+fn tell(setup: &Setup, round: Round, bytes: u64, elements: usize, waited: Duration) {
     let (from, to) = (setup.coordinator().domain(), setup.stage.node.domain());
     if from == to {
         return;
@@ -249,6 +249,7 @@ fn tell(setup: &Setup, round: Round, bytes: u64, waited: Duration) {
         from,
         to,
         bytes,
+        plain: elements as u64 * 4,
         waited_us: u64::try_from(waited.as_micros()).unwrap_or(u64::MAX),
         cuts: 0,
     }));

@@ -4,10 +4,11 @@
 //! domain to another gateway. Who is in a sum that may still be committed is put out after that round (ROUND-4).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::round::{Phase, could_meet};
 use super::{Coordinator, Domain, Effect};
-use crate::event::{Event, Misfit};
+use crate::event::{Event, Misfit, Vitals};
 use crate::ids::{DomainId, Epoch, NodeId};
 use crate::machine::Context;
 use crate::membership::{State, Word};
@@ -17,6 +18,9 @@ use crate::text::Text;
 use crate::time::Micros;
 use crate::view::{Out, View};
 use crate::wire::{Control, DomainJoin};
+
+/// How a node does is worth a line of the record so often: half as often as nodes say it, since words that were held up come close together.
+const VITALS_EVERY: Duration = Duration::from_secs(5);
 
 impl Coordinator {
     pub(super) fn is_own(&self, node: &NodeId) -> bool {
@@ -140,6 +144,16 @@ impl Coordinator {
         }
         self.hear(cx, node, word);
         self.check(cx);
+    }
+
+    /// Says how a node of another process does. Nothing is decided by it, so it may not fill the record: who speaks too often is not heard.
+    pub(super) fn on_vitals(&mut self, cx: &mut Context<'_, Effect>, vitals: Vitals) {
+        let last = self.vitals.get(&vitals.node);
+        let is_due = last.is_none_or(|last| cx.now().since(*last) >= VITALS_EVERY);
+        if is_due && self.plan.nodes().any(|node| node.id == vitals.node) {
+            self.vitals.insert(vitals.node.clone(), cx.now());
+            cx.report(Event::NodeMeasured(vitals));
+        }
     }
 
     /// Takes a word about a node, and says so if it stands elsewhere now. That everybody comes at the start is no news.

@@ -42,6 +42,8 @@ pub fn name(control: &Control) -> &'static str {
         Control::MemberDiverged(..) => "MemberDiverged",
         Control::Diverged(_) => "Diverged",
         Control::Departing => "Departing",
+        Control::Vitals(_) => "Vitals",
+        Control::MemberVitals(_) => "MemberVitals",
         Control::Append(_) => "Append",
         Control::Recorded(_) => "Recorded",
         Control::Renew => "Renew",
@@ -50,7 +52,7 @@ pub fn name(control: &Control) -> &'static str {
 }
 
 /// Kinds of control messages.
-pub const KINDS: usize = 40;
+pub const KINDS: usize = 42;
 
 /// At least one message of each kind, with every form of what is inside.
 pub fn controls() -> Vec<Control> {
@@ -268,6 +270,8 @@ pub fn controls() -> Vec<Control> {
         Control::Departing,
         Control::Renew,
         Control::Revoked(vec![0x30, 0].try_into().expect("short")),
+        Control::Vitals(vitals()),
+        Control::MemberVitals(vitals()),
         Control::Append(Append {
             from: 4,
             leaves: vec!["{}".into()],
@@ -289,6 +293,18 @@ fn divergence() -> Divergence {
         model: 3,
         expected: Hash([0xAB; 32]),
         found: Hash([0xCD; 32]),
+    }
+}
+
+/// How a node does.
+pub fn vitals() -> Vitals {
+    Vitals {
+        node: named("hq/a"),
+        memory: 1 << 26,
+        queued: 2,
+        unacknowledged: 3,
+        unacknowledged_bytes: 700,
+        certificate_s: 86_400,
     }
 }
 

@@ -10,7 +10,7 @@ use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Sparkline, Table};
 use crate::cli::output::bytes;
 use tombolo::control::LinkState;
 use tombolo::federation::state_word;
-use tombolo::observe::{LinkPicture, NodePicture, Phase, Picture, RoundPicture};
+use tombolo::observe::{LinkPicture, NodePicture, Phase, Picture, RoundPicture, WayPicture};
 use tombolo_core::ids::NodeId;
 use tombolo_core::membership::State;
 use tombolo_core::text::visible;
@@ -291,14 +291,14 @@ fn draw_links(frame: &mut Frame<'_>, picture: &Picture, place: &mut Place, area:
         .map(row_of_link)
         .collect();
     let widths = [
-        Constraint::Length(36),
-        Constraint::Length(11),
+        Constraint::Length(30),
         Constraint::Length(10),
+        Constraint::Length(9),
         Constraint::Length(7),
         Constraint::Length(12),
-        Constraint::Length(12),
-        Constraint::Length(12),
-        Constraint::Min(10),
+        Constraint::Length(18),
+        Constraint::Length(18),
+        Constraint::Min(8),
     ];
     let names = ["link", "state", "rtt", "loss", "codec", "->", "<-", "why"];
     let block = Block::new().borders(Borders::TOP);
@@ -307,6 +307,16 @@ fn draw_links(frame: &mut Frame<'_>, picture: &Picture, place: &mut Place, area:
         .header(head_row(names))
         .block(block);
     frame.render_widget(table, area);
+}
+
+/// What went over it, and how much smaller codecs have made that.
+fn way(way: &WayPicture) -> String {
+    let [plain, travelled] = way.tensors();
+    let smaller = match plain > travelled && travelled > 0 {
+        true => format!(" (1:{:.1})", plain as f64 / travelled as f64),
+        false => String::new(),
+    };
+    format!("{}{smaller}", bytes(way.bytes))
 }
 
 fn row_of_link(link: &LinkPicture) -> Row<'_> {
@@ -325,8 +335,8 @@ fn row_of_link(link: &LinkPicture) -> Row<'_> {
         Cell::from(round_trip.unwrap_or_default()),
         Cell::from(loss.unwrap_or_default()),
         Cell::from(link.codec.as_str()),
-        Cell::from(bytes(link.a_to_b)),
-        Cell::from(bytes(link.b_to_a)),
+        Cell::from(way(&link.a_to_b)),
+        Cell::from(way(&link.b_to_a)),
         Cell::from(visible(&link.reason).to_string()),
     ])
 }

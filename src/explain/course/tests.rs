@@ -1,5 +1,5 @@
 use super::*;
-use tombolo_core::event::RoundState;
+use tombolo_core::event::{RoundState, Shrunk};
 use tombolo_core::tensor::Hash;
 
 const ROUND: Round = 14;
@@ -89,6 +89,7 @@ fn came(cargo: Cargo, from: &str, to: &str, bytes: u64, waited_us: u64) -> Event
         from: d(from),
         to: d(to),
         bytes,
+        plain: 4 * bytes,
         waited_us,
         rate: Some(16_500_000),
         cuts: 0,
@@ -303,6 +304,9 @@ fn what_holds_a_transfer_up_is_told_by_its_rate_its_link_and_its_losses() {
         heartbeat_loss,
         sent: 0,
         received: 0,
+        unacknowledged: 0,
+        unacknowledged_bytes: 0,
+        models: Shrunk::default(),
     };
     let lines = |round_trip_ms, heartbeat_loss| {
         let mut lines = Lines::default();

@@ -1,9 +1,8 @@
 use super::*;
 use crate::control::RoundMode;
-use crate::observe::Bounds;
+use crate::observe::{Bounds, RecordPicture, WayPicture};
 use crate::simulation::{Simulation, crash, millis, restart, secs};
-use tombolo_core::event::{Finished, Objection, Vitals};
-use tombolo_core::ids::DomainId;
+use tombolo_core::event::{Cargo, Finished, Objection, Shrunk, Transfer, Vitals};
 use tombolo_core::tensor::Hash;
 
 const COAST: &str = r#"
@@ -366,6 +365,24 @@ fn a_link_shows_what_both_of_its_ends_say() {
             heartbeat_loss: 0.25,
             sent,
             received,
+            unacknowledged: 3,
+            unacknowledged_bytes: sent,
+            models: Shrunk {
+                plain: 4 * sent,
+                travelled: sent,
+            },
+        })
+    };
+    let sum = |from: &str, to: &str, plain| {
+        Event::Transferred(Transfer {
+            round: 1,
+            cargo: Cargo::Contribution,
+            from: d(from),
+            to: d(to),
+            bytes: 10,
+            plain,
+            waited_us: 0,
+            rate: None,
         })
     };
     let mut picture = picture(vec![
@@ -385,6 +402,11 @@ fn a_link_shows_what_both_of_its_ends_say() {
         ),
         (2.0, measured("plant/gate", "hq/gate", 100, 70)),
         (2.0, measured("hq/gate", "plant/gate", 75, 90)),
+        (3.0, sum("plant", "hq", 40)),
+        (3.0, sum("plant", "hq", 40)),
+        (3.0, sum("lab", "hq", 40)),
+        // Of an older version, which did not say it.
+        (3.0, sum("plant", "hq", 0)),
     ]);
     assert_eq!(
         picture.links.len(),
@@ -393,7 +415,20 @@ fn a_link_shows_what_both_of_its_ends_say() {
     );
     let link = picture.links[0].clone();
     assert_eq!((link.a, link.b), (peer.clone(), node.clone()));
-    assert_eq!((link.a_to_b, link.b_to_a), (75, 100));
+    let way = |bytes, sums| WayPicture {
+        bytes,
+        sums,
+        models: Shrunk {
+            plain: 4 * bytes,
+            travelled: bytes,
+        },
+        unacknowledged: Some(3),
+        unacknowledged_bytes: Some(bytes),
+    };
+    let (plain, travelled) = (80, 20);
+    assert_eq!(link.a_to_b, way(75, Shrunk::default()));
+    assert_eq!(link.b_to_a, way(100, Shrunk { plain, travelled }));
+    assert_eq!(link.b_to_a.tensors(), [480, 120]);
     assert_eq!(
         (link.round_trip_ms, link.heartbeat_loss),
         (Some(40.5), Some(0.25))
@@ -479,6 +514,79 @@ fn a_copy_that_changed_a_deadlock_and_a_stall_are_shown_with_their_node() {
         assert!(words.iter().all(|word| told.contains(word)), "{told}");
     }
     assert_eq!(told.len(), 3);
+}
+
+#[test]
+fn the_records_head_and_who_has_cosigned_it_are_those_that_were_offered_last() {
+    let signed = |round, by: &[&str], behind: &[&str]| {
+        let names = |names: &[&str]| names.iter().map(|name| n(name)).collect();
+        let (by, behind) = (names(by), names(behind));
+        let size = 10 * round;
+        Event::RecordSigned {
+            round,
+            size,
+            by,
+            behind,
+        }
+    };
+    let picture = picture(vec![
+        (1.0, signed(1, &["plant/gate", "lab/gate"], &[])),
+        (2.0, signed(2, &["plant/gate"], &["lab/gate"])),
+    ]);
+    let expected = RecordPicture {
+        round: 2,
+        size: 20,
+        by: vec![n("plant/gate")],
+        behind: vec![n("lab/gate")],
+    };
+    assert_eq!(picture.record, Some(expected));
+}
+
+/// A record may have been written by anybody.
+#[test]
+fn numbers_of_any_size_are_taken_and_the_picture_stays_json() {
+    let mut picture = Picture::new(bounds());
+    let ended = r#"{"at":AT,"event":"round","round":ROUND,"epoch":18446744073709551615,"state":"committed","counted":["hq/a"],"late":[],
+        "accuracy":1e308,"loss":-1e308,"weight_norm":1e308,"bytes":18446744073709551615,"bytes_down":18446744073709551615,
+        "bytes_up":18446744073709551615,"model_hash":"0000000000000000000000000000000000000000000000000000000000000000","elapsed_s":-1e308}"#;
+    let most = u64::MAX.to_string();
+    let others = [
+        r#"{"at":1e9,"event":"round_opened","round":MOST,"epoch":1,"cohort":["hq/a","plant/c"],"deadline_ms":1}"#,
+        r#"{"at":1e9,"event":"model_obtained","domain":"plant","round":MOST}"#,
+        r#"{"at":1e9,"event":"transferred","round":MOST,"cargo":"model","from":"hq","to":"plant","bytes":MOST,"waited_us":MOST}"#,
+        r#"{"at":1e9,"event":"transferred","round":MOST,"cargo":"contribution","from":"plant","to":"hq","bytes":MOST,"plain":MOST,"waited_us":MOST,"rate":0}"#,
+        r#"{"at":0,"event":"link_measured","node":"hq/a","peer":"plant/c","round_trip_ms":-1e308,"heartbeat_loss":1e308,"sent":MOST,"received":MOST}"#,
+        r#"{"at":1e9,"event":"clock_measured","node":"hq/a","peer":"plant/c","life":MOST,"offset_us":-9223372036854775808,"bound_us":MOST}"#,
+        r#"{"at":0,"event":"node_measured","node":"hq/a","memory":MOST,"queued":MOST,"unacknowledged":MOST,"unacknowledged_bytes":MOST,"certificate_s":MOST}"#,
+        r#"{"at":0.5,"event":"transferred","round":MOST,"cargo":"contribution","from":"plant","to":"hq","bytes":MOST,"plain":MOST,"waited_us":MOST,"rate":0}"#,
+    ];
+    let mut lives = crate::explain::Lives::default();
+    for life in 0..3 {
+        for line in others {
+            let past = lives.read(line.replace("MOST", &most).as_bytes()).unwrap();
+            picture.apply(&past);
+        }
+        let line = ended.replace("ROUND", &(u64::MAX - 1 + life % 2).to_string());
+        let past = lives.read(line.replace("AT", "2e8").as_bytes()).unwrap();
+        picture.apply(&past);
+    }
+    for at in ["-1", "-0.001", "1e300", "1e10"] {
+        assert_eq!(
+            lives.read(ended.replace("AT", at).replace("ROUND", "1").as_bytes()),
+            None
+        );
+    }
+    let told = serde_json::to_value(&picture).unwrap();
+    assert!(told["at"].is_number() && told["totals"]["bytes"].is_number());
+    let trace = crate::observe::trace(&picture);
+    let trace: serde_json::Value = serde_json::from_str(&trace).unwrap();
+    for event in trace["traceEvents"].as_array().unwrap() {
+        let number = |name: &str| event[name].is_number();
+        assert!(event["ph"] == "M" || number("ts"), "{event}");
+        assert!(event["ph"] != "X" || number("dur"), "{event}");
+    }
+    assert!(!crate::observe::tensorboard(&picture, 0.0).is_empty());
+    assert!(!crate::observe::report(&picture).is_empty());
 }
 
 #[test]

@@ -1,11 +1,26 @@
 //! Views of the federation: who is out, who leads whom.
 
 use super::*;
+use crate::observe::picture::RecordPicture;
 
 impl Picture {
     pub(super) fn see_views(&mut self, event: &Event) {
         match event {
             Event::EpochChanged { view } => self.adopt(view),
+            Event::RecordSigned {
+                round,
+                size,
+                by,
+                behind,
+            } => {
+                let first = |nodes: &[NodeId]| nodes.iter().take(MARKS_MAX).cloned().collect();
+                self.record = Some(RecordPicture {
+                    round: *round,
+                    size: *size,
+                    by: first(by),
+                    behind: first(behind),
+                });
+            }
             Event::ViewAdopted { node, epoch } => {
                 if let Some(node) = self.node(node) {
                     node.epoch = *epoch;

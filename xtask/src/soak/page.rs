@@ -214,6 +214,11 @@ fn trained(root: &Path) -> Result<Figures> {
         "rounds that have ended",
         "return document.querySelectorAll('#accuracy polyline').length > 0 && / [1-9]\\d* committed/.test(document.getElementById('summary').textContent)",
     )?;
+    until(
+        &browser,
+        "what codecs save, queues of links, a clock with its bound, memory, certificates and who has cosigned the record",
+        KNOWN,
+    )?;
     let process = run.process_of(VICTIM)?;
     let killed = Command::new("kill")
         .args(["-KILL", &process.to_string()])
@@ -239,6 +244,21 @@ fn trained(root: &Path) -> Result<Figures> {
         "killed_to_round_ms": closed.as_millis() as u64,
     })))
 }
+
+/// What nodes and links have told: each of these is a line of what is missing until it is there.
+const KNOWN: &str = r"
+    const cells = (table) => [...document.querySelectorAll(`#${table} tbody tr`)].map((row) => [...row.cells].map((cell) => cell.textContent));
+    const [links, nodes] = [cells('links'), cells('nodes')];
+    const missing = {
+        codec: links.some((row) => !/^[2-9][.\d]* times$|^\d\d[.\d]* times$/.test([row[7], row[8]].find((cell) => cell !== '–'))),
+        queue: links.some((row) => !/ %$/.test(row[9]) && !/ %$/.test(row[10])),
+        clock: !/± \d/.test(nodes.find((row) => row[0] === 'plant/gate')[11]),
+        memory: nodes.some((row) => !/ MiB$/.test(row[12])),
+        certificate: nodes.some((row) => !/ (d|h)$/.test(row[14])),
+        record: !/cosigned by .*plant\/gate/.test(document.getElementById('record').textContent),
+    };
+    return Object.values(missing).every((lacks) => !lacks) || [missing, links, nodes];
+";
 
 /// The row of the node that was killed: another state than before, and a reason.
 const STATE: &str = r"

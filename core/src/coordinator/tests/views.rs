@@ -1,6 +1,7 @@
 //! Who is put out, who comes back, who succeeds a gateway.
 
 use super::*;
+use crate::event::Vitals;
 use crate::membership::State;
 use crate::plan::Durability;
 use crate::view::Out as Gone;
@@ -418,4 +419,37 @@ fn how_a_successor_does_its_own_domain_says_as_long_as_anybody_speaks_for_it() {
     run.tell(Message::Watched(n("d1/n0"), Word::Restoring));
     let view = run.view(Message::Up(n("d1/n1")));
     assert!(view.out.is_empty(), "there is nobody else to ask");
+}
+
+/// Nothing is decided by it, so it must not fill the record: not more often than it is worth, and of the gateway's own nodes only.
+#[test]
+fn how_a_node_does_is_told_now_and_then_and_of_the_senders_own_domain() {
+    let mut run = Run::open(pair((2, 1)));
+    run.join(1);
+    let said = |node: &str, memory| {
+        let node = n(node);
+        let vitals = Vitals {
+            node,
+            memory,
+            ..crate::wire::samples::vitals()
+        };
+        Message::Domain(n("d1/n0"), Control::MemberVitals(vitals))
+    };
+    for (now, node, memory) in [
+        (1_000, "d1/n2", 1),
+        (1_000, "d1/n0", 2),
+        (1_500, "d1/n2", 3),
+        (5_999, "d1/n2", 4),
+        (6_000, "d1/n2", 5),
+        (6_000, "d1/n9", 6),
+        (6_000, "d0/n1", 7),
+    ] {
+        run.now = at(now);
+        assert_eq!(run.tell(said(node, memory)), [], "{memory}");
+    }
+    let told = run.events.iter().filter_map(|event| match event {
+        Event::NodeMeasured(vitals) => Some(vitals.memory),
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [1, 2, 5]);
 }
