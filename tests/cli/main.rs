@@ -18,6 +18,7 @@ mod kills;
 mod membership;
 mod pipes;
 mod processes;
+mod records;
 mod resume;
 mod runs;
 mod status;
