@@ -357,7 +357,7 @@
   }
 
   function draw() {
-    const { totals, finished } = picture;
+    const { totals, finished, paused } = picture;
     const name = picture.federation || "a federation";
     byId("name").replaceChildren(`Tombolo: ${name}`);
     document.title = `${name} – Tombolo`;
@@ -371,6 +371,7 @@
     ].filter(([count]) => count).map(([count, what]) => `${count} ${what}`);
     if (watched.length) words.push(`the watch: ${watched.join(", ")}`);
     if (totals.missed) words.push(`${totals.missed} events missed`);
+    if (paused) words.push(`paused by ${paused.by} since ${new Date(paused.since * 1000).toISOString()}`);
     if (finished) words.push(finished.reason ? `over: ${finished.reason}` : "the run is over");
     byId("summary").replaceChildren(words.join(" · "));
     const record = picture.record;

@@ -30,6 +30,7 @@ mod explain;
 mod logs;
 mod new;
 mod node;
+mod order;
 mod output;
 mod processes;
 mod promote;
@@ -48,6 +49,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use tombolo_core::coordinator::Wish;
 use tombolo_core::text::is_hidden;
 
 /// How a command ended.
@@ -157,6 +159,12 @@ enum Command {
     Trace(trace::Trace),
     /// Make a standby the coordinator, after the one before it was lost.
     Promote(promote::Promote),
+    /// End a run: behind the open round, or now. What is committed is kept.
+    Stop(order::Stop),
+    /// Let the open round end, and open no other until `resume`.
+    Pause(order::Pause),
+    /// Open rounds again in a run that was paused.
+    Resume(order::Pause),
     /// Let an evicted node in again before its cool-down is over.
     Readmit(readmit::Readmit),
     /// Make, issue and show certificates.
@@ -206,6 +214,9 @@ pub fn main() -> ExitCode {
         Command::Trace(command) => command.run(&common),
         Command::Promote(command) => command.run(&common),
         Command::Readmit(command) => command.run(&common),
+        Command::Stop(command) => command.run(&common),
+        Command::Pause(command) => command.run(&common, Wish::Pause),
+        Command::Resume(command) => command.run(&common, Wish::Resume),
         Command::Certs(command) => command.run(&common),
         Command::Bench(command) => command.run(&common),
         Command::Schema(command) => command.run(),

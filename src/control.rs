@@ -6,7 +6,9 @@
 mod client;
 mod status;
 
-pub use client::{ControlError, PromoteError, ReadmitError, processes, promote, readmit};
+pub use client::{
+    ControlError, OrderError, PromoteError, ReadmitError, order, processes, promote, readmit,
+};
 pub use status::{
     LinkState, LinkStatus, MemberStatus, MembershipStatus, NodeStatus, NotPromoted, Open, Request,
     Response, RoundMode, RoundsStatus, Status,
@@ -28,7 +30,9 @@ use tokio::net::{UnixListener, UnixStream};
 
 use tombolo_actors::coordinator;
 use tombolo_actors::env::Class;
+use tombolo_core::coordinator::{Order, Wish};
 use tombolo_core::ids::NodeId;
+use tombolo_core::text::clip_to;
 
 /// The longest request: a word and its braces need far less.
 const REQUEST_BYTES_MAX: u64 = 4096;
@@ -38,6 +42,12 @@ const CLIENT_LIMIT: Duration = Duration::from_millis(500);
 
 /// How long an actor may take to answer what a client asked of it.
 const ACTOR_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long an order may take: a pause is written to the store first.
+const ORDER_LIMIT: Duration = Duration::from_secs(20);
+
+/// The longest name of one who gives an order, in bytes.
+const NAME_MAX: usize = 64;
 
 /// How long a promotion may take: the store is asked a few times.
 const PROMOTION_LIMIT: Duration = Duration::from_secs(20);
@@ -130,6 +140,7 @@ async fn serve(socket: std::os::unix::net::UnixListener, sources: Sources) {
 }
 
 async fn attend(mut client: UnixStream, sources: &Sources) -> io::Result<()> {
+    let uid = client.peer_cred()?.uid();
     let (reader, mut writer) = client.split();
     let mut line = Vec::new();
     let mut reader = BufReader::new(reader.take(REQUEST_BYTES_MAX));
@@ -138,6 +149,7 @@ async fn attend(mut client: UnixStream, sources: &Sources) -> io::Result<()> {
         Ok(Request::Status) => Response::Status(Box::new(sources.status())),
         Ok(Request::Readmit { node }) => readmitted(node, sources).await,
         Ok(Request::Promote { node }) => promoted(node, sources).await,
+        Ok(Request::Order { wish, by }) => ordered(wish, &by, uid, sources).await,
         Err(error) => Response::Error {
             message: format!(
                 "expected one line of at most {REQUEST_BYTES_MAX} bytes, {{\"request\":\"status\"}} for instance: {error}"
@@ -174,6 +186,34 @@ async fn promoted(node: NodeId, sources: &Sources) -> Response {
         Err(_) => Response::Error {
             message: format!(
                 "{node} did not answer within {PROMOTION_LIMIT:?} and may still become coordinator; `tombolo status` shows whether it did: does the store answer?"
+            ),
+        },
+    }
+}
+
+/// Asks the coordinator for something that concerns the whole run. Who asks may say a name; whose process it is the kernel says.
+async fn ordered(wish: Wish, by: &str, uid: u32, sources: &Sources) -> Response {
+    let Some(coordinator) = sources.coordinator() else {
+        let message = "the coordinator is not in this process".to_owned();
+        return Response::Error { message };
+    };
+    let by = match clip_to(by, NAME_MAX) {
+        name if name.is_empty() => format!("user {uid}"),
+        name => format!("{name} (user {uid})"),
+    };
+    let unix = sources.env.unix_time();
+    let order = Order { wish, by, unix };
+    let question = |reply| coordinator::Message::Order(order, reply);
+    let answer = tokio::time::timeout(ORDER_LIMIT, coordinator.ask(question)).await;
+    match answer {
+        Ok(Ok(Ok(how))) => Response::Obeyed { how },
+        Ok(Ok(Err(reason))) => Response::NotObeyed { reason },
+        Ok(Err(error)) => Response::Error {
+            message: format!("the coordinator does not answer: {error}"),
+        },
+        Err(_) => Response::Error {
+            message: format!(
+                "the coordinator did not answer within {ORDER_LIMIT:?} and may still obey; `tombolo status` shows whether it did: does the store answer?"
             ),
         },
     }

@@ -201,6 +201,17 @@ pub fn trouble(event: &Event) -> Option<String> {
         } => format!(
             "{node} coordinates no more: {by} is the coordinator since membership view {epoch}"
         ),
+        Event::RunPaused { by, open, .. } => match open {
+            Some(round) => {
+                format!("the run is paused by {by} behind round {round}: no other is opened")
+            }
+            None => format!("the run is paused by {by}: no round is opened"),
+        },
+        Event::RunResumed { by } => format!("{by} goes on with the run"),
+        Event::RunStopping { by, now, open } => match open.filter(|_| !now) {
+            Some(round) => format!("{by} ends the run behind round {round}"),
+            None => format!("{by} ends the run"),
+        },
         Event::NodeEvicted { node, .. } => format!("{node} is out until its cool-down is over"),
         Event::DomainDropped { domain, reason, .. } => {
             format!("domain {domain} is out: {reason}")

@@ -6,6 +6,7 @@
 //! probe.json                     whose store it is; created at the first start, unless it is the coordinator's own folder
 //! notes/000013/weighing.json     what the open round's first gate has fixed: reports, weights, clip factors
 //! notes/000013/contribution-<domain>.json    acknowledged; with a folder of its bytes if `durability = "journal"`
+//! pause.json                     while a user has paused the run
 //! views/000002.json              who takes part, from epoch 2 on; created if absent
 //! ```
 //!
@@ -15,6 +16,7 @@
 //! off the arbiters.
 
 mod notes;
+mod pause;
 mod probe;
 mod promotion;
 mod sealed;
@@ -30,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use crate::env::{Files, Work, work};
 use crate::shell::{Actor, Cx, Reply, Stage, pause};
 use crate::slab::{Pool, Slab};
-use tombolo_core::coordinator::{Resumed, Weighing};
+use tombolo_core::coordinator::{Paused, Resumed, Weighing};
 use tombolo_core::event::RoundRecord;
 use tombolo_core::ids::{Epoch, NodeId, Round};
 use tombolo_core::outer::OuterOptimizer;
@@ -290,6 +292,8 @@ pub struct Found {
     pub overtaken: Vec<Contribution>,
     /// The last view that was written down; none in a run whose membership never changed.
     pub view: Option<View>,
+    /// A pause that is in force.
+    pub paused: Option<Paused>,
 }
 
 /// The newest committed state.
@@ -354,6 +358,8 @@ pub enum Message {
     Leaves(Round, Round, Reply<Result<LeavesOfRounds, CheckpointError>>),
     /// Write a view down. Asked again, it finds its own work done.
     View(View, Reply<Result<(), CheckpointError>>),
+    /// Write down that the run is paused, or that it is not any more. Asked again, it finds its own work done.
+    Hold(Option<Paused>, Reply<Result<(), CheckpointError>>),
     /// Write down what a round's first gate has fixed, before anybody is told.
     Fix(Weighing, Reply<Result<(), CheckpointError>>),
     /// Note a contribution before it is acknowledged.
@@ -456,6 +462,9 @@ impl Actor for Checkpoint {
             }
             Message::View(view, reply) => {
                 self.run(cx, 0, reply, move |store| store.write_view(&view), |_| {});
+            }
+            Message::Hold(paused, reply) => {
+                self.run(cx, 0, reply, move |store| store.hold(paused), |_| {});
             }
             Message::Fix(weighing, reply) => {
                 self.run(cx, 0, reply, move |store| store.fix(weighing), |_| {});

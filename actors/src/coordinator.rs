@@ -2,6 +2,7 @@
 
 mod compute;
 mod each;
+mod notes;
 mod promotion;
 mod sums;
 
@@ -18,14 +19,12 @@ use crate::record;
 use crate::shell::{ASKS_MAX, AbortOnDrop, Actor, Alarm, Cx, Handle, Reply, Stage, later};
 use crate::slab::{Pool, Slab, SlabMut};
 use compute::{Bench, Computed, compute, lock, norm, start};
-use tombolo_core::aggregate::Needs;
-use tombolo_core::coordinator::{self as machine, Effect, FoldError, NoteError, Weighing};
+use tombolo_core::coordinator::{self as machine, Effect, FoldError, Order, OrderAnswer, Paused};
 use tombolo_core::event::{Event, RoundRecord, RoundState};
 use tombolo_core::ids::{DomainId, Epoch, NodeId, Round};
 use tombolo_core::machine::{Context, Machine, Outcome as Step};
 use tombolo_core::membership::{Membership, NotLifted};
 use tombolo_core::outline::Outline;
-use tombolo_core::plan::Durability;
 use tombolo_core::record::Leaf;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::text::clip;
@@ -50,6 +49,8 @@ pub enum Message {
     Machine(machine::Message),
     /// A user lifts the cool-down of a node; the answer says how much of it was left.
     Readmit(NodeId, Reply<Result<Duration, NotLifted>>),
+    /// A user asks something of the run.
+    Order(Order, Reply<OrderAnswer>),
     /// A user makes this node the coordinator; the answer is the epoch in which it is.
     Promote(Reply<Result<Promoted, String>>),
     /// Somebody else is, by a view that this node goes by.
@@ -140,6 +141,8 @@ pub struct Board {
     pub progress: Option<Progress>,
     /// Where every node stands; none before the coordinator has begun.
     pub membership: Option<Membership>,
+    /// Since when the run is paused, and by whom.
+    pub paused: Option<Paused>,
 }
 
 /// How far the open round is.
@@ -171,6 +174,9 @@ pub struct Coordinator {
     tally: (u64, u64, u64),
     /// Waits for the answer of the step under way.
     asked: Option<Reply<Result<Duration, NotLifted>>>,
+    /// Whose orders are being carried out, by number.
+    orders: BTreeMap<u64, Reply<OrderAnswer>>,
+    ordered: u64,
 }
 
 impl Coordinator {
@@ -195,6 +201,8 @@ impl Coordinator {
             fold: None,
             tally: (0, 0, 0),
             asked: None,
+            orders: BTreeMap::new(),
+            ordered: 0,
         }
     }
 
@@ -238,6 +246,9 @@ impl Coordinator {
             asked,
             deadline,
         });
+        if board.paused.as_ref() != self.machine.paused() {
+            board.paused = self.machine.paused().cloned();
+        }
         // It seldom changes, and a large federation's is long.
         let membership = self.machine.membership();
         if self.model.is_some() && board.membership.as_ref() != Some(membership) {
@@ -301,70 +312,17 @@ impl Coordinator {
                     reply.send(answer);
                 }
             }
+            Effect::Hold(number, paused) => self.write_pause(cx, number, paused),
+            Effect::Ordered(number, answer) => {
+                if let Some(reply) = self.orders.remove(&number) {
+                    reply.send(answer);
+                }
+            }
             Effect::Finish(finished) => {
                 self.fold = None;
                 self.setup.stage.report(Event::Finished(finished));
             }
         }
-    }
-
-    fn write_view(&self, cx: &mut Cx<Self>, view: View) {
-        let (checkpoint, epoch) = (self.setup.checkpoint.clone(), view.epoch);
-        let stored = async move {
-            let question = |reply| checkpoint::Message::View(view.clone(), reply);
-            checkpoint.ask_again(ASKS_MAX, question).await
-        };
-        later(cx, stored, move |coordinator, stored, cx| {
-            if let Some(stored) = coordinator.written(cx, stored) {
-                coordinator.step(cx, Some(machine::Message::Viewed(epoch, stored)));
-            }
-        });
-    }
-
-    fn fix(&self, cx: &mut Cx<Self>, weighing: Weighing) {
-        let (round, checkpoint) = (weighing.round, self.setup.checkpoint.clone());
-        let fixed = async move {
-            let question = |reply| checkpoint::Message::Fix(weighing.clone(), reply);
-            checkpoint.ask_again(ASKS_MAX, question).await
-        };
-        later(cx, fixed, move |coordinator, fixed, cx| {
-            if let Some(fixed) = coordinator.written(cx, fixed) {
-                coordinator.step(cx, Some(machine::Message::Fixed(round, fixed)));
-            }
-        });
-    }
-
-    fn note(&self, cx: &mut Cx<Self>, contribution: Contribution) {
-        let (round, domain, attempt) = (
-            contribution.round,
-            contribution.domain.clone(),
-            contribution.attempt,
-        );
-        let (setup, link) = (self.setup.clone(), self.link(&domain));
-        let noted = async move {
-            // A rule that looks at all updates before it folds them reads them twice; they cross the WAN once.
-            let plan = &setup.stage.plan;
-            let twice = plan.aggregator.needs == Needs::EachTwice;
-            if twice || plan.round.durability == Durability::Journal {
-                let domain = (contribution.clone(), link);
-                sums::write_down(&setup, &domain).await?;
-            }
-            let question = |reply| checkpoint::Message::Note(contribution.clone(), reply);
-            Ok(setup.checkpoint.ask_again(ASKS_MAX, question).await)
-        };
-        later(cx, noted, move |coordinator, result, cx| {
-            let result = match result {
-                Ok(answer) => {
-                    let written = coordinator.written(cx, answer);
-                    written.map(|written| written.map_err(NoteError::Disk))
-                }
-                Err(error) => Some(Err(error)),
-            };
-            if let Some(result) = result {
-                let noted = machine::Message::Noted(round, domain, attempt, result);
-                coordinator.step(cx, Some(noted));
-            }
-        });
     }
 
     /// The link to a domain's gateway; none if that is this node.
@@ -619,6 +577,7 @@ impl Coordinator {
             open,
             overtaken,
             view,
+            paused,
         } = found;
         let mut setup = self.setup.clone();
         setup.run = self.run();
@@ -635,6 +594,7 @@ impl Coordinator {
                 };
                 committed.view = view;
                 committed.overtaken = overtaken;
+                committed.paused = paused;
                 coordinator.tally = committed.tally;
                 coordinator.hold(committed.round, model, outline);
                 coordinator.bench = Some(Arc::new(Mutex::new(bench)));
@@ -685,6 +645,12 @@ impl Actor for Coordinator {
             Message::Readmit(node, reply) => {
                 self.asked = Some(reply);
                 self.step(cx, Some(machine::Message::Readmit(node)));
+            }
+            Message::Order(order, reply) => {
+                self.ordered += 1;
+                self.orders.insert(self.ordered, reply);
+                let order = machine::Message::Order(self.ordered, order);
+                self.step(cx, Some(order));
             }
             Message::Folded(life, ..) if life != self.life => {}
             Message::Folded(_, round, start, result) => {

@@ -15,6 +15,7 @@ mod close;
 mod contributions;
 mod deadline;
 mod leaves;
+mod orders;
 mod resume;
 mod round;
 mod stale;
@@ -39,9 +40,11 @@ use crate::wire::{Commit, Contribution, Control, DomainJoin, Open};
 use deadline::Adaptive;
 pub(crate) use deadline::DEADLINE_MOST;
 use leaves::Untold;
+use orders::Orders;
 use round::{Current, Phase};
 
 pub use leaves::Told;
+pub use orders::{NotObeyed, Obeyed, Order, OrderAnswer, Paused, STOPPED, Wish};
 pub use resume::{Noted, Resumed, Weighing, overtaken};
 
 /// What comes in.
@@ -73,6 +76,10 @@ pub enum Message {
     Viewed(Epoch, Result<(), String>),
     /// A user lifts the cool-down of a node; answered at once with [`Effect::Lifted`].
     Readmit(NodeId),
+    /// A user asks something of the run; answered under this number with [`Effect::Ordered`].
+    Order(u64, Order),
+    /// A pause, or its end, is on stable storage, or cannot be written down.
+    Held(u64, Result<(), String>),
     /// The aggregator's word.
     Weighed(Round, Result<Vec<Weight>, String>),
     /// What was fixed at the first gate is on stable storage.
@@ -139,6 +146,8 @@ pub struct Committed {
     pub drifts: Vec<Drift>,
     /// What was acknowledged for the last round although its record does not name everybody inside; see [`overtaken`].
     pub overtaken: Vec<Contribution>,
+    /// A pause that is in force.
+    pub paused: Option<Paused>,
 }
 
 /// What an outer step brought.
@@ -181,6 +190,10 @@ pub enum Effect {
     Record(Box<RoundRecord>),
     /// Answers [`Message::Readmit`]: how much of the cool-down was left.
     Lifted(Result<Duration, NotLifted>),
+    /// Write durably that the run is paused, or that it is not any more; answer with [`Message::Held`].
+    Hold(u64, Option<Paused>),
+    /// Answers [`Message::Order`].
+    Ordered(u64, OrderAnswer),
     /// The run is over.
     Finish(Finished),
 }
@@ -217,6 +230,7 @@ pub struct Coordinator {
     began: Option<Micros>,
     ending: Option<Ending>,
     untold: Untold,
+    orders: Orders,
 }
 
 #[derive(Debug, Default)]
@@ -229,6 +243,8 @@ struct Domain {
 #[derive(Debug)]
 struct Ending {
     reason: String,
+    /// Behind a last round, which every domain is to hold; a run that failed or was interrupted waits for nobody.
+    orderly: bool,
     until: Micros,
     /// Until when signatures under the last round are waited for.
     signed_by: Option<Micros>,
@@ -265,6 +281,7 @@ impl Coordinator {
             began: None,
             ending: None,
             untold: Untold::default(),
+            orders: Orders::default(),
         }
     }
 
@@ -319,6 +336,12 @@ impl Coordinator {
                 self.failed_in_a_row, self.plan.round.failed_limit
             );
             return self.end(cx, reason);
+        }
+        if let Some(reason) = self.orders.stopping() {
+            return self.end(cx, reason.clone());
+        }
+        if self.orders.is_held() {
+            return;
         }
         let span = match self.plan.round.deadline {
             Deadline::Fixed(span) => span,
@@ -630,6 +653,8 @@ impl Machine for Coordinator {
                 cx.effect(Effect::Lifted(lifted));
                 self.check(cx);
             }
+            Message::Order(number, order) => self.on_order(cx, number, order),
+            Message::Held(number, result) => self.on_held(cx, number, result),
             Message::Domain(from, control) => self.on_domain(cx, from, control),
             Message::Weighed(round, result) => self.on_weighed(cx, round, result),
             Message::Fixed(round, result) => self.on_fixed(cx, round, result),

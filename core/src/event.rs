@@ -207,6 +207,23 @@ pub enum Event {
         epoch: Epoch,
         acted: bool,
     },
+    /// The run is paused: after the open round, if one is open, none opens. Told again by a coordinator that was started anew.
+    RunPaused {
+        by: String,
+        /// Seconds since 1970.
+        since: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        open: Option<Round>,
+    },
+    /// A user has ended the pause.
+    RunResumed { by: String },
+    /// A user ends the run: behind the open round, or `now`, so that it is given up.
+    RunStopping {
+        by: String,
+        now: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        open: Option<Round>,
+    },
     /// A peer's clock is not where two sound clocks could be: one of them was stopped or set. What was known of it is forgotten.
     ClockJumped { node: NodeId, peer: NodeId },
     /// A membership view is written down and holds.
@@ -681,6 +698,11 @@ impl Finished {
             reason,
             wall_s: 0.0,
         }
+    }
+
+    /// Whether a user has ended the run, which has not failed then.
+    pub fn was_stopped(&self) -> bool {
+        self.reason.starts_with(crate::coordinator::STOPPED)
     }
 
     /// Whether rounds ended and none of them ever met its quorum.

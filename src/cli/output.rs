@@ -282,7 +282,7 @@ impl Display {
     }
 }
 
-fn names(nodes: &[tombolo_core::ids::NodeId]) -> String {
+pub fn names(nodes: &[tombolo_core::ids::NodeId]) -> String {
     nodes
         .iter()
         .map(|node| node.as_str())
@@ -427,6 +427,13 @@ pub fn judge(finished: &Finished) -> Exit {
             return Exit::Terminated;
         }
         "" | DEPARTED => {}
+        _ if finished.was_stopped() => {
+            complain!(
+                "{}; what is committed is kept: --resume goes on with it",
+                visible(reason)
+            );
+            return Exit::Done;
+        }
         reason if reason.starts_with(STEPPED_DOWN) => {
             complain(reason);
             return Exit::SteppedDown;

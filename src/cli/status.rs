@@ -8,8 +8,10 @@ use comfy_table::{CellAlignment, Table, presets};
 use super::output::{bytes, fail, print_line, refuse, waits};
 use super::{Common, Exit, Format};
 use tombolo::control::{LinkStatus, MembershipStatus, RoundMode, Status as Found, processes};
+use tombolo::world::unix_now;
 use tombolo::{Federation, FederationError};
 use tombolo_core::aggregate::feedback::Drift;
+use tombolo_core::coordinator::Paused;
 use tombolo_core::ids::NodeId;
 use tombolo_core::text::span;
 
@@ -105,6 +107,10 @@ fn show(common: &Common, status: &Found) {
     ];
     let words: Vec<String> = words.into_iter().flatten().collect();
     say!("{}", words.join("; "));
+    if let Some(Paused { by, since }) = &rounds.paused {
+        let lasts = span(unix_now().saturating_sub(*since));
+        say!("paused by {by} for {lasts}: no round opens; `tombolo resume` goes on");
+    }
     let waiting = status.nodes.iter().filter_map(|node| node.waits.as_ref());
     waiting.for_each(|wait| say!("{}", waits(wait)));
     let actors = status.actors.iter();

@@ -10,14 +10,15 @@ use std::time::Duration;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::{NotPromoted, Promoted, Request, Response, Status, short_path};
+use tombolo_core::coordinator::{NotObeyed, Obeyed, Wish};
 use tombolo_core::ids::NodeId;
 use tombolo_core::membership::NotLifted;
 
 /// How long a process may take to answer: clients before us may each take their time.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// The same for a promotion: the store is asked meanwhile.
-const PROMOTION_LIMIT: Duration = Duration::from_secs(25);
+/// The same for a promotion or an order: the store is asked meanwhile.
+const STORE_LIMIT: Duration = Duration::from_secs(25);
 
 /// The longest answer read: hundreds of thousands of links.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
@@ -95,27 +96,48 @@ pub fn processes(state: &Path) -> Vec<Result<Status, ControlError>> {
 /// # Errors
 /// See [`ReadmitError`].
 pub fn readmit(state: &Path, node: &NodeId) -> Result<f64, ReadmitError> {
-    let (mut silent, mut found) = (None, None);
-    let sockets = Sockets::of(state);
-    for (sockets, name) in sockets
-        .iter()
-        .flat_map(|sockets| sockets.names.iter().map(move |name| (sockets, name)))
-    {
-        match sockets.status(name) {
-            Ok(Some(status)) if status.nodes.iter().any(|node| node.coordinator) => {
-                return sockets.readmit(name, node);
-            }
-            Ok(Some(status)) => found = Some(status.membership.coordinator),
-            Ok(None) => {}
-            // It may be the coordinator's.
-            Err(error) => silent = Some(error),
-        }
+    match Sockets::coordinators(state)? {
+        Ok((sockets, name)) => sockets.readmit(&name, node),
+        Err(Nowhere { folder, found }) => Err(ReadmitError::NoCoordinator { folder, found }),
     }
-    if let Some(error) = silent {
-        return Err(error.into());
+}
+
+/// Why an order was not carried out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OrderError {
+    /// No process of the state folder hosts the coordinator.
+    #[error("no coordinator runs in the state folder {}{}", folder.display(), found.as_ref().map_or_else(String::new, |node| format!(": it is {node}, elsewhere")))]
+    NoCoordinator {
+        /// Where it was looked for.
+        folder: PathBuf,
+        /// Who it is, by the word of a process that does run there.
+        found: Option<NodeId>,
+    },
+    /// It was given, and is not carried out.
+    #[error(transparent)]
+    NotObeyed(NotObeyed),
+    /// A process could not be asked.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+}
+
+/// Pauses a run, goes on with it or ends it, through the process of the state folder that hosts the coordinator.
+///
+/// # Errors
+/// See [`OrderError`].
+pub fn order(state: &Path, wish: Wish, by: &str) -> Result<Obeyed, OrderError> {
+    let (sockets, name) = match Sockets::coordinators(state)? {
+        Ok(found) => found,
+        Err(Nowhere { folder, found }) => return Err(OrderError::NoCoordinator { folder, found }),
+    };
+    let by = by.to_owned();
+    match sockets.ask_within(&name, &Request::Order { wish, by }, STORE_LIMIT)? {
+        Some(Response::Obeyed { how }) => Ok(how),
+        Some(Response::NotObeyed { reason }) => Err(OrderError::NotObeyed(reason)),
+        Some(other) => Err(sockets.unexpected(&name, other).into()),
+        None => Err(sockets.ended(&name).into()),
     }
-    let folder = std::path::absolute(state).unwrap_or_else(|_| state.to_owned());
-    Err(ReadmitError::NoCoordinator { folder, found })
 }
 
 /// Why nobody was promoted.
@@ -158,7 +180,7 @@ pub fn promote(state: &Path, node: &NodeId) -> Result<Promoted, PromoteError> {
     let (own, others): (Vec<_>, Vec<_>) = sockets.names.iter().partition(|name| **name == own);
     for name in own.into_iter().chain(others) {
         let request = Request::Promote { node: node.clone() };
-        match sockets.ask_within(name, &request, PROMOTION_LIMIT) {
+        match sockets.ask_within(name, &request, STORE_LIMIT) {
             Ok(Some(Response::Promoted { epoch, already, .. })) => {
                 return Ok(Promoted { epoch, already });
             }
@@ -185,7 +207,45 @@ struct Sockets {
     names: Vec<String>,
 }
 
+/// The coordinator is in no process of a state folder.
+struct Nowhere {
+    folder: PathBuf,
+    /// Who it is, by the word of a process that does run there.
+    found: Option<NodeId>,
+}
+
 impl Sockets {
+    /// The socket of the process that hosts the coordinator.
+    fn coordinators(state: &Path) -> Result<Result<(Sockets, String), Nowhere>, ControlError> {
+        let (mut silent, mut found) = (None, None);
+        if let Some(sockets) = Sockets::of(state) {
+            for name in &sockets.names {
+                match sockets.status(name) {
+                    Ok(Some(status)) if status.nodes.iter().any(|node| node.coordinator) => {
+                        let name = name.clone();
+                        return Ok(Ok((sockets, name)));
+                    }
+                    Ok(Some(status)) => found = Some(status.membership.coordinator),
+                    Ok(None) => {}
+                    // It may be the coordinator's.
+                    Err(error) => silent = Some(error),
+                }
+            }
+        }
+        if let Some(error) = silent {
+            return Err(error);
+        }
+        let folder = std::path::absolute(state).unwrap_or_else(|_| state.to_owned());
+        Ok(Err(Nowhere { folder, found }))
+    }
+
+    fn ended(&self, name: &str) -> ControlError {
+        ControlError::Silent {
+            path: self.path.join(name),
+            reason: "it has just ended".into(),
+        }
+    }
+
     fn of(state: &Path) -> Option<Self> {
         let path = std::path::absolute(state).unwrap_or_else(|_| state.to_owned());
         let path = path.join("run");
@@ -229,10 +289,7 @@ impl Sockets {
             Some(Response::Readmitted { left_s, .. }) => Ok(left_s),
             Some(Response::NotLifted { reason }) => Err(ReadmitError::NotLifted(reason)),
             Some(other) => Err(self.unexpected(name, other).into()),
-            None => Err(ReadmitError::Control(ControlError::Silent {
-                path: self.path.join(name),
-                reason: "it has just ended".into(),
-            })),
+            None => Err(self.ended(name).into()),
         }
     }
 

@@ -15,6 +15,7 @@ use tombolo_actors::identity::Identity;
 use tombolo_actors::link::Wire;
 use tombolo_actors::shell::{Census, Handle};
 use tombolo_core::aggregate::feedback::Drift;
+use tombolo_core::coordinator::{NotObeyed, Obeyed, Paused, Wish};
 use tombolo_core::event::{Event, Objection, Wait};
 use tombolo_core::heartbeat::{Heartbeat, Standing};
 use tombolo_core::ids::{DomainId, Epoch, NodeId, Round};
@@ -39,6 +40,14 @@ pub enum Request {
     Promote {
         /// Whom.
         node: NodeId,
+    },
+    /// Pause the run, go on with it, or end it; only the coordinator's process can.
+    Order {
+        /// Which of these.
+        wish: Wish,
+        /// Who asks, in his own words.
+        #[serde(default)]
+        by: String,
     },
 }
 
@@ -73,6 +82,17 @@ pub enum Response {
     NotPromoted {
         /// Why.
         reason: NotPromoted,
+    },
+    /// The order is carried out.
+    Obeyed {
+        /// How.
+        #[serde(flatten)]
+        how: Obeyed,
+    },
+    /// It is not.
+    NotObeyed {
+        /// Why.
+        reason: NotObeyed,
     },
     /// The request was not understood, or nobody here can do it.
     Error {
@@ -237,6 +257,9 @@ pub struct RoundsStatus {
     pub ended: Round,
     /// The open one; known to the coordinator's process only.
     pub open: Option<Open>,
+    /// Since when no round is opened any more, and who asked for it; known to the coordinator's process only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<Paused>,
     /// What arrived and counts for nothing, or not in full: how often, by reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub objections: BTreeMap<Objection, u64>,
@@ -464,6 +487,10 @@ impl Sources {
                 Some(_) => RoundMode::Async,
             },
             open,
+            paused: self
+                .nodes
+                .iter()
+                .find_map(|node| lock(&node.board).paused.clone()),
             ..lock(&self.history.0).clone()
         };
         let counts = self.census.counts().into_iter();

@@ -10,6 +10,7 @@ use super::picture::{
 };
 use crate::control::LinkState;
 use crate::explain::{Course, Past, between, limit, trouble};
+use tombolo_core::coordinator::Paused;
 use tombolo_core::event::{ClockOffset, Event, Measured, RoundRecord, RoundState};
 use tombolo_core::ids::{DomainId, Epoch, NodeId, Round};
 use tombolo_core::membership::State;
@@ -24,14 +25,15 @@ impl Picture {
     pub fn apply(&mut self, past: &Past) {
         if past.life != self.life {
             (self.life, self.life_at) = (past.life, self.at);
-            self.finished = None;
+            // A coordinator that is started anew says so again.
+            (self.finished, self.paused) = (None, None);
         }
         // What was recorded a moment too late does not turn back the clock.
         self.at = self.at.max(self.life_at + past.at);
         self.totals.events += 1;
         let event = &past.event;
         if matches!(event, Event::RoundOpened { .. }) {
-            self.finished = None;
+            (self.finished, self.paused) = (None, None);
         }
         if self.finished.is_some() {
             // Everybody leaves then, which is how it should be: what a reader wants to see is how it was before.
@@ -387,6 +389,11 @@ impl Picture {
                     domain.reason = clip(reason.as_str());
                 }
             }
+            Event::RunPaused { by, since, .. } => {
+                let (by, since) = (clip(by.as_str()), *since);
+                self.paused = Some(Paused { by, since });
+            }
+            Event::RunResumed { .. } => self.paused = None,
             Event::Finished(finished) => self.finished = Some(finished.clone()),
             _ => {}
         }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::control::{LinkState, RoundMode};
 use crate::explain::{Course, Lines, Share, SumSpan};
 use crate::federation::Title;
+use tombolo_core::coordinator::Paused;
 use tombolo_core::event::{Finished, Objection, RoundState, Shrunk};
 use tombolo_core::ids::{DomainId, Epoch, NodeId, Round};
 use tombolo_core::membership::State;
@@ -78,6 +79,8 @@ pub struct Picture {
     pub totals: Totals,
     /// What happened lately, oldest first.
     pub notices: VecDeque<Notice>,
+    /// Since when no round is opened any more, and who asked for it.
+    pub paused: Option<Paused>,
     /// The last word.
     pub finished: Option<Finished>,
     #[serde(skip)]
@@ -386,6 +389,7 @@ impl Picture {
             record: None,
             totals: Totals::default(),
             notices: VecDeque::new(),
+            paused: None,
             finished: None,
             bounds,
             life: 0,

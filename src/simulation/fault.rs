@@ -174,6 +174,21 @@ pub fn promote(node: &str) -> Fault {
     Fault::Promote { node: node.into() }
 }
 
+/// A user pauses the run, as `tombolo pause` does, and at the end goes on with it. Without an end the run never ends.
+pub fn pause() -> Fault {
+    Fault::Pause
+}
+
+/// A user ends the run behind the open round, as `tombolo stop` does.
+pub fn stop() -> Fault {
+    Fault::Stop { now: false }
+}
+
+/// A user ends the run and gives the open round up, as `tombolo stop --now` does.
+pub fn stop_now() -> Fault {
+    Fault::Stop { now: true }
+}
+
 /// An actor of a node panics: one of [`ACTORS`](super::plan::ACTORS), or at the coordinator `Coordinator` or `Aggregate`; of those
 /// of each peer all.
 pub fn panic(node: &str, actor: &str) -> Fault {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tombolo_actors::coordinator;
 use tombolo_actors::shell::Reply;
+use tombolo_core::coordinator::{Order, Wish};
 use tombolo_core::ids::NodeId;
 
 use super::SimulationError;
@@ -92,6 +93,9 @@ impl<'a> Weather<'a> {
                     let _ = coordinator.post(coordinator::Message::Promote(reply));
                 }
             }
+            Fault::Pause => self.order(Wish::Pause),
+            Fault::Stop { now: false } => self.order(Wish::Stop),
+            Fault::Stop { now: true } => self.order(Wish::StopNow),
             Fault::BitFlip { node } => self.world.flip(self.node(node)),
             Fault::Deadlock { node, actor, other } => {
                 if let Some(crew) = self.crews.borrow().get(self.node(node)) {
@@ -125,11 +129,28 @@ impl<'a> Weather<'a> {
                 self.cut_power(node, Loss::Nothing);
                 return self.power_back(node);
             }
+            Fault::Pause => self.order(Wish::Resume),
             Fault::ClockForward { node, by } => self.step(node, -by.as_secs_f64()),
             Fault::ClockBack { node, by } => self.step(node, by.as_secs_f64()),
             _ => self.turn(nth, &fault),
         }
         Ok(())
+    }
+
+    /// A user asks something of the run. If nobody coordinates now it is asked in vain.
+    fn order(&self, wish: Wish) {
+        let order = Order {
+            wish,
+            by: "a user".to_owned(),
+            unix: 0,
+        };
+        let crews = self.crews.borrow();
+        let mut acting = crews.values().filter(|crew| crew.coordinates());
+        if let Some(coordinator) = acting.find_map(|crew| crew.coordinator.as_ref()) {
+            // What becomes of it, events tell.
+            let (reply, _) = Reply::channel();
+            let _ = coordinator.post(coordinator::Message::Order(order, reply));
+        }
     }
 
     /// Brings a node or paths to what everything in force makes of them.

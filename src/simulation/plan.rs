@@ -223,6 +223,14 @@ pub enum Fault {
         /// Who.
         node: String,
     },
+    /// A user pauses the run, and at the end goes on with it: both through whoever coordinates then.
+    Pause,
+    /// A user ends the run, through whoever coordinates.
+    Stop {
+        /// Whether the open round is given up.
+        #[serde(default, skip_serializing_if = "is_default")]
+        now: bool,
+    },
     /// An actor of the node panics, by its type's name: one of [`ACTORS`], or at the coordinator of [`COORDINATORS_ACTORS`]; of those
     /// of each peer all.
     Panic {
@@ -371,6 +379,7 @@ impl Fault {
                 | Fault::BitFlip { .. }
                 | Fault::Deadlock { .. }
                 | Fault::Promote { .. }
+                | Fault::Stop { .. }
                 | Fault::Rebind { .. }
         )
     }
@@ -459,6 +468,8 @@ impl Fault {
             Fault::DiskFull { .. } => "disk-full",
             Fault::StaleCertificate { .. } => "stale-certificate",
             Fault::Promote { .. } => "promote",
+            Fault::Pause => "pause",
+            Fault::Stop { .. } => "stop",
             Fault::Panic { .. } => "panic",
             Fault::BitFlip { .. } => "bit-flip",
             Fault::Deadlock { .. } => "deadlock",

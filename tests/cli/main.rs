@@ -16,6 +16,7 @@ mod floods;
 mod interrupts;
 mod kills;
 mod membership;
+mod orders;
 mod pipes;
 mod processes;
 mod records;

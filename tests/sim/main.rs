@@ -25,6 +25,7 @@ mod membership;
 mod mutants;
 mod node_crash_points;
 mod nodes;
+mod orders;
 mod partitions;
 mod probe;
 mod promotion;

@@ -69,6 +69,11 @@ const MUTANTS: &[(&str, &str, Search)] = &[
         flip,
     ),
     (
+        "pause-ignored",
+        "rounds are opened while the run is paused",
+        paused,
+    ),
+    (
         "two-histories",
         "a coordinator tells one domain another record than the others",
         crate::record::histories,
@@ -101,6 +106,12 @@ fn rot(seed: u64) -> Option<String> {
 fn twin(seed: u64) -> Option<String> {
     duplicate::of_a_live_node(seed);
     None
+}
+
+/// A user pauses the run.
+fn paused(seed: u64) -> Option<String> {
+    let violations = crate::orders::paused(seed).violations;
+    violations.first().map(ToString::to_string)
 }
 
 /// A bit flips somewhere.

@@ -151,6 +151,16 @@ kind = "promote"
 node = "plant/gate"
 
 [[fault]]
+at = "13s"
+until = "14s"
+kind = "pause"
+
+[[fault]]
+at = "15s"
+kind = "stop"
+now = true
+
+[[fault]]
 at = "0s"
 kind = "panic"
 node = "hq/gate"
@@ -173,10 +183,10 @@ other = "Collective"
 fn a_plan_with_every_kind_and_every_key_is_read_and_written() {
     let harbour = harbour();
     let plan = parse_faults("all", ALL, &harbour).unwrap_or_else(|error| panic!("{error:#}"));
-    assert_eq!(plan.faults.len(), 24);
+    assert_eq!(plan.faults.len(), 26);
     let kinds: std::collections::BTreeSet<&str> =
         plan.faults.iter().map(|timed| timed.fault.kind()).collect();
-    assert_eq!(kinds.len(), 24);
+    assert_eq!(kinds.len(), 26);
     let read = |plan: &FaultPlan| parse_faults("again", &plan.to_toml(), &harbour);
     assert_eq!(read(&plan).unwrap(), plan);
     for seed in 0..50 {
@@ -282,7 +292,7 @@ fn a_plan_that_cannot_be_read_is_named_in_full() {
     assert_eq!(load_faults(&path, &harbour()).unwrap().faults.len(), 1);
 }
 
-/// The list that people read to learn the kinds of faults has all of them; `promote` needs a topology with a standby.
+/// The list that people read to learn the kinds of faults has all of them; `promote` needs a topology with a standby, and `stop` would end the example.
 #[test]
 fn the_example_has_every_kind_of_fault() {
     let topology = include_str!("../../examples/harbour.toml");
@@ -294,6 +304,6 @@ fn the_example_has_every_kind_of_fault() {
     let example = include_str!("../../examples/faults.toml");
     let example = parse_faults("faults", example, &topology).unwrap();
     let mut all = kinds(&parse_faults("all", ALL, &harbour()).unwrap());
-    assert!(all.remove("promote"));
+    assert!(all.remove("promote") && all.remove("stop"));
     assert_eq!(kinds(&example), all);
 }

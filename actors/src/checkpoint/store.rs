@@ -96,6 +96,7 @@ impl Store {
             open,
             overtaken,
             view: self.last_view()?,
+            paused: self.paused()?,
         })
     }
 

@@ -63,6 +63,7 @@ pub(super) fn start(
         past: Past::default(),
         drifts: Vec::new(),
         overtaken: Vec::new(),
+        paused: None,
     };
     let mut stored = None;
     if let Some(loaded) = loaded {

@@ -151,7 +151,7 @@ impl Coordinator {
         self.renew();
         {
             let mut board = self.setup.board();
-            (board.progress, board.membership) = (None, None);
+            (board.progress, board.membership, board.paused) = (None, None, None);
         }
         self.setup.stage.report(Event::CoordinatorSteppedDown {
             node: self.setup.stage.node.clone(),
@@ -173,6 +173,7 @@ impl Coordinator {
         (self.model, self.mean, self.bench) = (None, None, None);
         (self.computed, self.fold, self.asked) = (None, None, None);
         self.tally = (0, 0, 0);
+        self.orders.clear();
     }
 
     /// What the checkpoint actor said; nothing if that ends this coordinator's work, or has it begin anew.

@@ -502,8 +502,10 @@ impl Coordinator {
     /// Begins the end. A round whose record is being written is waited for, since it may exist already; any other is dropped, and is run
     /// again when the run is resumed.
     pub(super) fn end(&mut self, cx: &mut Context<'_, Effect>, reason: String) {
+        let reason = clip(reason);
         self.ending = Some(Ending {
-            reason: clip(reason),
+            orderly: reason.is_empty() || self.orders.stopping() == Some(&reason),
+            reason,
             until: cx.now() + self.plan.round.close_limit,
             signed_by: None,
             done: false,
@@ -519,6 +521,7 @@ impl Coordinator {
         let reason = clip(reason);
         self.ending = Some(Ending {
             reason: reason.clone(),
+            orderly: false,
             until: cx.now(),
             signed_by: None,
             done: true,
@@ -545,8 +548,8 @@ impl Coordinator {
     pub(super) fn on_stop(&mut self, cx: &mut Context<'_, Effect>, reason: String) {
         match &mut self.ending {
             None => self.end(cx, reason),
-            // All rounds are run: only stragglers were waited for.
-            Some(ending) if ending.reason.is_empty() => {
+            // The last round is run: only stragglers were waited for.
+            Some(ending) if ending.orderly => {
                 ending.until = ending.until.min(cx.now());
                 self.check_ending(cx);
             }
@@ -573,8 +576,7 @@ impl Coordinator {
             .domains
             .iter()
             .any(|(id, domain)| (domain.joined || handed_out) && !domain.lost && lacks(id, domain));
-        let waits =
-            phase.is_some() || self.recording.is_some() || (ending.reason.is_empty() && behind);
+        let waits = phase.is_some() || self.recording.is_some() || (ending.orderly && behind);
         if waits && cx.now() < ending.until {
             return cx.wake_at(ending.until);
         }
@@ -586,7 +588,7 @@ impl Coordinator {
         let gateways = there
             .filter_map(|(id, _)| view.gateway(id))
             .filter(|node| **node != self.me);
-        if ending.reason.is_empty() && self.untold.is_unsigned(committed.ended, gateways) {
+        if ending.orderly && self.untold.is_unsigned(committed.ended, gateways) {
             let until = *ending.signed_by.get_or_insert(cx.now() + SIGNATURES_WAIT);
             if cx.now() < until {
                 return cx.wake_at(until);
@@ -604,7 +606,7 @@ impl Coordinator {
             reason = format!("{reason}; the end of round {round} was still being recorded");
         }
         for (id, domain) in &self.domains {
-            if ending.reason.is_empty() && lacks(id, domain) {
+            if ending.orderly && lacks(id, domain) {
                 let why = match (domain.lost, domain.joined) {
                     (true, _) => "its gateway gives no sign of life",
                     (false, false) => "it never joined",

@@ -89,9 +89,11 @@ impl Coordinator {
         let view = committed.view.clone().filter(|view| view.fits(&self.plan));
         let view = view.unwrap_or_else(|| View::first(&self.plan));
         self.membership = Membership::new(&self.plan, view, cx.now());
+        self.orders.begin(committed.paused.clone());
         self.committed = Some(committed);
         self.resumed = resumed.map(|resumed| *resumed);
         self.tell_overtaken(cx);
+        self.tell_pause(cx);
         self.judge_domains();
         // This node judges by it who may say what to its coordinator.
         self.send_view(cx, &self.me);

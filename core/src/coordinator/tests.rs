@@ -4,6 +4,7 @@ mod drifts;
 mod leaves;
 mod misfits;
 mod objections;
+mod orders;
 mod restart;
 mod stops;
 mod texts;
@@ -1059,6 +1060,7 @@ fn loaded(round: Round) -> Committed {
         past: Default::default(),
         drifts: Vec::new(),
         overtaken: Vec::new(),
+        paused: None,
     }
 }
 

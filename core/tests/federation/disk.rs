@@ -54,6 +54,7 @@ impl Disk {
                 past: Past::default(),
                 drifts: Vec::new(),
                 overtaken: Vec::new(),
+                paused: None,
             },
             weighing: None,
             noted: BTreeMap::new(),

@@ -124,6 +124,10 @@ fn head_of(picture: &Picture) -> Vec<Line<'static>> {
             }
         }
     };
+    let now = match &picture.paused {
+        Some(paused) => format!("{now}, paused by {}", visible(&paused.by)),
+        None => now,
+    };
     let coordinator = match &picture.coordinator {
         Some(node) => format!("coordinator {node}"),
         None => "no coordinator known".to_owned(),

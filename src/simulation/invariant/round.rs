@@ -1,4 +1,4 @@
-//! ROUND-2 to ROUND-7. (ROUND-1: `witness`.)
+//! ROUND-2 to ROUND-8. (ROUND-1: `witness`.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,6 +31,8 @@ pub(super) struct Rounds {
     factors: Vec<f64>,
     /// How many times as slow it was at most since the open round began.
     slowest: f64,
+    /// A user has paused the run, as far as the present coordinator has said.
+    paused: bool,
 }
 
 struct Open {
@@ -56,6 +58,10 @@ impl Open {
 
 impl Rounds {
     fn on_opened(&mut self, cx: &mut Cx<'_>, open: Open) {
+        if self.paused {
+            let what = format!("round {} is opened while the run is paused", open.round);
+            cx.violated("ROUND-8", what);
+        }
         self.forget(cx.plan, open.round);
         self.epochs.insert((open.round, open.epoch));
         for node in &open.cohort {
@@ -310,6 +316,12 @@ impl Law for Rounds {
                 of_round.insert(domain.clone(), members.clone());
             }
             Event::Round(record) => self.on_record(cx, record),
+            Event::RunPaused { .. } => self.paused = true,
+            Event::RunResumed { .. } => self.paused = false,
+            // It says so anew if the run is paused.
+            Event::NodeStarted { .. }
+            | Event::ActorRestarted { .. }
+            | Event::CoordinatorPromoted { .. } => self.paused = false,
             _ => {}
         }
     }
@@ -340,6 +352,10 @@ pub(super) struct Liveness {
     /// When rounds opened, and their deadlines.
     opened: Vec<(Micros, Duration)>,
     commits: Vec<Micros>,
+    /// Whether a user has paused the run.
+    paused: bool,
+    /// When a user last went on with it.
+    resumed: Option<Micros>,
 }
 
 impl Law for Liveness {
@@ -350,6 +366,8 @@ impl Law for Liveness {
                 self.opened.push((cx.at, deadline));
             }
             Event::Round(record) if record.is_committed() => self.commits.push(cx.at),
+            Event::RunPaused { .. } => self.paused = true,
+            Event::RunResumed { .. } => (self.paused, self.resumed) = (false, Some(cx.at)),
             _ => {}
         }
     }
@@ -359,6 +377,10 @@ impl Law for Liveness {
             return;
         };
         let healed = Micros::default() + healed;
+        let healed = self.resumed.map_or(healed, |resumed| resumed.max(healed));
+        if self.paused {
+            return;
+        }
         if !can_have_quorum(cx.plan) || cx.at < healed {
             return;
         }
@@ -373,7 +395,8 @@ impl Law for Liveness {
         }
         let until = healed + limit + slack(limit);
         let commit = self.commits.iter().find(|at| **at >= healed);
-        let over = finished.reason.is_empty() && cx.at <= until;
+        let ended = finished.reason.is_empty() || finished.was_stopped();
+        let over = ended && cx.at <= until;
         if commit.is_none_or(|at| *at > until) && !over {
             let what = format!(
                 "nothing was wrong from {healed:?} on, and no round was committed by {until:?}, two deadlines later; the run ended {:?}",

@@ -22,7 +22,7 @@ const fn kind(
     FaultKind { name, needs, takes }
 }
 
-pub(in crate::topology) static KINDS: [FaultKind; 24] = [
+pub(in crate::topology) static KINDS: [FaultKind; 26] = [
     kind("crash", &["node"], &["until"]),
     kind("torn-write", &["node"], &["until"]),
     kind("kill", &["node"], &["changes", "until"]),
@@ -52,6 +52,8 @@ pub(in crate::topology) static KINDS: [FaultKind; 24] = [
     kind("disk-full", &["node"], &["until"]),
     kind("stale-certificate", &["node"], &["stale", "until"]),
     kind("promote", &["node"], &[]),
+    kind("pause", &[], &["until"]),
+    kind("stop", &[], &["now"]),
     kind("panic", &["node", "actor"], &[]),
     kind("bit-flip", &["node"], &[]),
     kind("deadlock", &["node", "actor", "other"], &[]),
@@ -102,6 +104,8 @@ static FAULT: Table = Table {
                 "disk-full",
                 "stale-certificate",
                 "promote",
+                "pause",
+                "stop",
                 "panic",
                 "bit-flip",
                 "deadlock",
@@ -155,6 +159,7 @@ static FAULT: Table = Table {
         ),
         key("stale", Word, "What is wrong with its certificate.")
             .words(&["expired", "not-yet-valid"]),
+        key("now", Flag, "Whether the open round is given up."),
         key("actor", Word, "Which of its actors.").words(&[
             "Node",
             "Quic",
