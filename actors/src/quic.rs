@@ -4,6 +4,7 @@
 //! that should have waited to be dialled, is closed.
 
 pub mod congestion;
+mod dial;
 pub mod shaping;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use quinn::{
 };
 
 use self::congestion::{Fixed, Later};
+use self::dial::Dialler;
 use self::shaping::Shaper;
 use crate::env::{DATAGRAM, Env};
 use crate::identity::{Identity, IdentityError, Paper};
@@ -34,12 +36,6 @@ const HANDSHAKES_MAX: usize = 256;
 const REFUSALS_MAX: u32 = 32;
 /// How long a handshake may take.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
-/// How long one attempt to dial may take: a fresh attempt gets through a healed path sooner than the back-off of an old one.
-const DIAL_LIMIT: Duration = Duration::from_secs(4);
-/// How often it is looked whether a peer that is dialled has moved to another address.
-const LOOK: Duration = Duration::from_millis(250);
-/// Addresses of a peer that keeps moving which one attempt follows.
-const MOVES_MAX: usize = 4;
 /// Bytes of one fetched object that may be in flight to us: two bandwidth-delay products of 200 Mbit/s at 300 ms.
 const STREAM_WINDOW: u32 = 16 << 20;
 /// Bytes of objects that may be in flight to a node whom several send one at once: memory that it has to find beside its models.
@@ -236,17 +232,6 @@ fn attached(
     })
 }
 
-/// Ends once a peer is not to be found at an address any more: it was restarted, and nobody answers there.
-async fn moved(env: &dyn Env, peer: &NodeId, address: std::net::SocketAddr) {
-    loop {
-        env.sleep(LOOK).await;
-        let found = env.resolve(peer).await;
-        if found.is_ok_and(|found| !found.is_empty() && !found.contains(&address)) {
-            return;
-        }
-    }
-}
-
 /// The key of stateless resets: BLAKE3 in keyed mode, so that a restarted node answers its peers' old packets at once.
 struct ResetKey([u8; 32]);
 
@@ -420,66 +405,15 @@ impl Quic {
         let Some(link) = self.links.get().and_then(|links| links.get(&peer)).cloned() else {
             return;
         };
-        let (env, endpoint) = (self.stage.env.clone(), self.endpoint.clone());
-        let (plan, identity) = (self.stage.plan.clone(), self.identity.clone());
-        let (to, shaper) = (peer.clone(), self.shaper.clone());
-        let attempt = async move {
-            let mut reasons = Vec::new();
-            let mut refused = false;
-            // Whoever was restarted while it was dialled is dialled where it is now, within the same attempt.
-            for _ in 0..MOVES_MAX {
-                let addresses = env.resolve(&to).await;
-                let addresses = addresses.map_err(|error| Trouble::from(error.to_string()))?;
-                let mut has_moved = false;
-                for address in addresses {
-                    let carries = env.carries(address);
-                    if let Some(shaper) = &shaper {
-                        shaper.learn(&to, address);
-                    }
-                    let own = identity.own();
-                    let (config, server_name) = dialling(&plan, identity.as_ref(), &to, carries);
-                    let connecting = match endpoint.connect_with(config, address, &server_name) {
-                        Ok(connecting) => connecting,
-                        Err(error) => {
-                            reasons.push(format!("{address}: {error}"));
-                            continue;
-                        }
-                    };
-                    tokio::select! {
-                        biased;
-                        connection = connecting => match connection {
-                            Ok(connection) => {
-                                let attached = attached(identity.as_ref(), &connection, own);
-                                return attached.map_err(|error| {
-                                    let reason = error.to_string();
-                                    connection.close(UNTRUSTED, reason.as_bytes());
-                                    Trouble { reason, refused: true }
-                                });
-                            }
-                            Err(error) => {
-                                refused |= is_final(&error);
-                                reasons.push(format!("{address}: {error}"));
-                            }
-                        },
-                        () = env.sleep(DIAL_LIMIT) => reasons.push(format!("{address}: no handshake within {DIAL_LIMIT:?}")),
-                        () = moved(env.as_ref(), &to, address) => {
-                            reasons.push(format!("{address}: {to} is not there any more"));
-                            has_moved = true;
-                            break;
-                        }
-                    }
-                }
-                if !has_moved {
-                    break;
-                }
-            }
-            let reason = match reasons.is_empty() {
-                true => "no address is known yet".to_owned(),
-                false => reasons.join("; "),
-            };
-            Err(Trouble { reason, refused })
+        let dialler = Dialler {
+            env: self.stage.env.clone(),
+            endpoint: self.endpoint.clone(),
+            plan: self.stage.plan.clone(),
+            identity: self.identity.clone(),
+            shaper: self.shaper.clone(),
+            peer: peer.clone(),
         };
-        later(cx, attempt, move |quic, result, _| {
+        later(cx, dialler.attempt(), move |quic, result, _| {
             let message = match result {
                 Ok(attached) => {
                     quic.shape(&peer, &attached.connection);
