@@ -26,6 +26,7 @@ mod certs;
 mod check;
 mod checkpoint;
 mod dashboard;
+mod doctor;
 mod explain;
 mod logs;
 mod new;
@@ -147,6 +148,8 @@ enum Command {
     Checkpoint(checkpoint::Checkpoint),
     /// Show, verify and prove what the record says that every domain keeps.
     Audit(audit::Audit),
+    /// Look for what would keep nodes from running here, and say what mends it.
+    Doctor(doctor::Doctor),
     /// Show what runs in a state folder.
     Status(status::Status),
     /// Show a run as it goes, in this terminal.
@@ -207,6 +210,7 @@ pub fn main() -> ExitCode {
         Command::Check(command) => command.run(&common),
         Command::Checkpoint(command) => command.run(&common),
         Command::Audit(command) => command.run(&common),
+        Command::Doctor(command) => command.run(&common),
         Command::Status(command) => command.run(&common),
         Command::Top(command) => command.run(&common),
         Command::Explain(command) => command.run(&common),

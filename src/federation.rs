@@ -376,6 +376,13 @@ impl Federation {
         self.start(nodes)
     }
 
+    /// Elements of the model; none if its trainer cannot be made here.
+    pub fn elements(&self) -> Option<usize> {
+        let first = self.plan().nodes().next()?.id.clone();
+        let built = self.blueprint.clone().build(&first).ok()?;
+        Some(built.layout.len())
+    }
+
     /// Makes a development PKI if there is none, and checks what would stop the nodes from starting, without starting them.
     ///
     /// # Errors

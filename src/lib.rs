@@ -5,6 +5,7 @@
 //! * [`explain`]: why a round, a node or a link went as it did.
 //! * [`observe`]: one picture of a federation, made of its events: metrics, a page, a report.
 //! * [`control`]: what runs here, over a local socket.
+//! * [`doctor`]: what keeps a machine from running nodes, and what mends it.
 //! * [`fabric`]: what carries tensors inside a domain, on this machine.
 //! * [`topology`]: one TOML file, checked; every mistake at once.
 //! * [`identity`]: certificates and who may speak for whom.
@@ -17,6 +18,7 @@
 pub mod audit;
 mod bounded;
 pub mod control;
+pub mod doctor;
 pub mod explain;
 pub mod fabric;
 pub mod federation;

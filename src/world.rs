@@ -547,6 +547,21 @@ pub fn unix_now() -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
+/// Bytes of a UDP socket's buffers: asked for, granted to receive, granted to send.
+pub(crate) fn udp_buffers() -> (usize, usize, usize) {
+    socket::granted()
+}
+
+/// The largest UDP payload that the first device on the way to a peer carries.
+pub(crate) fn udp_carries(peer: SocketAddr) -> u16 {
+    socket::carries(peer)
+}
+
+/// Waits, where nothing else is to be done.
+pub(crate) fn pause(span: Duration) {
+    std::thread::sleep(span);
+}
+
 /// A named thread for work that waits on files.
 pub(crate) fn thread<T: Send + 'static>(
     name: &str,

@@ -72,13 +72,7 @@ impl Addresses {
 
     /// What the topology says about a node: `host:port`.
     pub fn planned(&self, node: &NodeId) -> Option<String> {
-        let plan = self.planned.get(node)?;
-        let listen = plan
-            .listen
-            .filter(|listen| listen.port() != 0 && !listen.ip().is_unspecified());
-        plan.advertise
-            .clone()
-            .or_else(|| listen.map(|listen| listen.to_string()))
+        host_of(self.planned.get(node)?)
     }
 
     /// Where a node is dialled now, for people.
@@ -109,6 +103,23 @@ impl Addresses {
             .parse()
             .map_err(|_| failed(ErrorKind::InvalidData, &"the file does not hold an address"))
     }
+}
+
+/// What the topology has peers dial: `host:port`.
+pub fn host_of(plan: &NodePlan) -> Option<String> {
+    let listen = plan
+        .listen
+        .filter(|listen| listen.port() != 0 && !listen.ip().is_unspecified());
+    let advertise = plan.advertise.clone();
+    advertise.or_else(|| listen.map(|listen| listen.to_string()))
+}
+
+/// Whether a `host:port` of a topology says that it is of this machine, and of no other.
+pub fn is_this_machine(host: &str) -> bool {
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    let ip = name.parse::<IpAddr>().map(|ip| ip.to_canonical());
+    name.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.is_loopback())
 }
 
 /// Removes what a node wrote in an earlier life, before others dial it for nothing.

@@ -60,6 +60,20 @@ pub fn bind(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
     Ok(socket.into())
 }
 
+/// What is asked for, and what the system grants to receive and to send.
+pub fn granted() -> (usize, usize, usize) {
+    let size = |of: fn(&Socket) -> io::Result<usize>| {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+        // The system may grant less.
+        let _ = socket.set_recv_buffer_size(BUFFER_BYTES);
+        let _ = socket.set_send_buffer_size(BUFFER_BYTES);
+        of(&socket)
+    };
+    let receive = size(Socket::recv_buffer_size).unwrap_or(0);
+    let send = size(Socket::send_buffer_size).unwrap_or(0);
+    (BUFFER_BYTES, receive, send)
+}
+
 /// Tokio's sockets and timers, with quinn's tasks in the node's scope: they end with the node.
 pub struct ScopedRuntime {
     pub scope: Scope,

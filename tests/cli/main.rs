@@ -9,6 +9,7 @@ mod certs;
 mod checkpoint;
 mod configuration;
 mod dashboard;
+mod doctor;
 mod examples;
 #[allow(dead_code, reason = "shared with another test")]
 mod fixture;
