@@ -31,6 +31,7 @@ mod explain;
 mod logs;
 mod new;
 mod node;
+mod notify;
 mod order;
 mod output;
 mod processes;

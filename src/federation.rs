@@ -5,6 +5,7 @@
 mod blueprint;
 mod ledger;
 mod paths;
+mod pulse;
 mod recorder;
 mod report;
 mod running;
@@ -44,6 +45,7 @@ use tombolo_actors::identity::IdentityError;
 pub(crate) use blueprint::{Blueprint, Built};
 pub use ledger::Ledger;
 pub(crate) use paths::{LINKS_LOOK, Paths};
+pub use pulse::Pulse;
 pub(crate) use recorder::Recorders;
 pub use report::Report;
 pub use running::{DEPARTED, Interrupt, NOT_DRAINED, Running, STEPPED_DOWN};
@@ -550,6 +552,7 @@ impl Federation {
             let clock: waiting::Clock = Arc::new(move || env.now());
             clock
         };
+        let pulse = Pulse::start(&env);
         let running_clock = clock.clone();
         let paths = Paths::new(crews.values(), |peer| !crews.contains_key(peer));
         let waiting = Waiting::new(&plan, &crews, world.addresses(), clock);
@@ -567,6 +570,7 @@ impl Federation {
             sink,
             all_events: Some(all_events),
             clock: running_clock,
+            pulse: Some(pulse),
             _control: control,
             world,
             state,

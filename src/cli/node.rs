@@ -70,9 +70,7 @@ impl Node {
             let rounds = federation.plan().rounds;
             match federation.spawn_node(&self.name).await {
                 Ok(running) => {
-                    if let Err(error) = signals.on_hangup(running.look_again()) {
-                        return machine(error);
-                    }
+                    signals.on_hangup(running.look_again());
                     if self.child_of.is_none() && common.format == Format::Text {
                         tell_unaddressed(&running);
                     }

@@ -6,7 +6,8 @@ use clap::Args;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
 use super::dashboard::Page;
-use super::output::{Display, complain, judge, print_line, refuse, show_fabrics};
+use super::notify::Notify;
+use super::output::{Display, complain, judge, names, print_line, refuse, show_fabrics};
 use super::signals::Signals;
 use super::{Common, Exit, Format, processes, report, runtime};
 use tombolo::federation::DEPARTED;
@@ -101,12 +102,22 @@ pub async fn follow(
         page.follow(events, ledger.clone(), running.clock());
     }
     let nodes: Vec<_> = running.nodes().cloned().collect();
+    let notify = Notify::of_environment();
+    let mut watch = std::pin::pin!(notify.watch(running.pulse()));
+    notify.ready(&names(&nodes));
     let result = {
-        let run = running.run_until(signals.next());
+        let stop = async {
+            let why = signals.next().await;
+            notify.stopping();
+            why
+        };
+        let run = running.run_until(stop);
         let mut run = std::pin::pin!(run);
         loop {
             tokio::select! {
                 biased;
+                // Before events, of which there may always be one.
+                never = &mut watch => match never {},
                 event = events.recv() => match event {
                     Ok(Event::Round(_)) | Err(RecvError::Lagged(_)) => display.catch_up(&ledger),
                     Ok(event) => display.on_event(&event),

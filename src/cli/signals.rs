@@ -1,4 +1,5 @@
-//! Ctrl-C and SIGTERM: the first asks for a clean end, the second ends the process at once. SIGHUP makes a node look at its files.
+//! Ctrl-C and SIGTERM: the first asks for a clean end, the second ends the process at once. SIGHUP ends nothing, so that a terminal that goes away
+//! takes no run with it; it makes a node look at its files.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use tombolo::federation::Interrupt;
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    hangup: Option<(Signal, Box<dyn Fn()>)>,
+    hangup: Signal,
+    look: Option<Box<dyn Fn()>>,
 }
 
 impl Signals {
@@ -28,31 +30,30 @@ impl Signals {
         Ok(Signals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
-            hangup: None,
+            hangup: signal(SignalKind::hangup())?,
+            look: None,
         })
     }
 
-    /// From now on SIGHUP does that and ends nothing.
-    pub fn on_hangup(&mut self, look: impl Fn() + 'static) -> io::Result<()> {
-        self.hangup = Some((signal(SignalKind::hangup())?, Box::new(look)));
-        Ok(())
+    /// From now on SIGHUP does that.
+    pub fn on_hangup(&mut self, look: impl Fn() + 'static) {
+        self.look = Some(Box::new(look));
     }
 
     /// The next signal.
     pub async fn next(&mut self) -> Interrupt {
         loop {
-            let hangup = async {
-                match &mut self.hangup {
-                    Some((signal, look)) => signal.recv().await.map(|()| look()),
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 biased;
                 Some(()) = self.interrupt.recv() => return Interrupt::Interrupted,
                 Some(()) = self.terminate.recv() => return Interrupt::Terminated,
-                Some(()) = hangup => {}
-                else => std::future::pending().await,
+                Some(()) = self.hangup.recv() => {
+                    tracing::info!("a hangup: the run goes on");
+                    if let Some(look) = &self.look {
+                        look();
+                    }
+                }
+                else => return std::future::pending().await,
             }
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
 
+use super::pulse::Pulse;
 use super::vitals;
 use super::waiting::Clock;
 use super::{FederationError, Ledger, Paths, Recorders, Report, StateFolder, Waiting};
@@ -49,6 +50,7 @@ pub struct Running {
     /// From the first event on, for whoever asks for it before the run is followed.
     pub(super) all_events: Option<broadcast::Receiver<Event>>,
     pub(super) clock: Clock,
+    pub(super) pulse: Option<Pulse>,
     pub(super) ledger: Arc<Ledger>,
     pub(super) census: Census,
     pub(super) waiting: Arc<Waiting>,
@@ -138,6 +140,11 @@ impl Running {
                 let _ = credentials.post(tombolo_actors::credentials::Message::Look);
             }
         }
+    }
+
+    /// Whether this process's arbiters still take their turns; once.
+    pub fn pulse(&mut self) -> Option<Pulse> {
+        self.pulse.take()
     }
 
     /// Ends the run soon: the open round is given up, what is committed stays.
