@@ -9,6 +9,7 @@ mod clients;
 #[path = "../cli/fixture.rs"]
 mod fixture;
 mod fleet;
+mod growth;
 mod journal;
 mod kills;
 mod leave;

@@ -158,6 +158,22 @@ const PROOFS: &[Proof] = &[
         profiles: Profiles::Release,
     },
     Proof {
+        name: "rounds",
+        shows: "Three real processes over tiny rounds: memory and descriptors are flat; what a node holds idle and at work.",
+        target: &["--test", "processes"],
+        test: "growth::many_tiny_rounds_cost_no_process_memory_or_descriptors",
+        variables: &[("TOMBOLO_ROUNDS", "10000")],
+        profiles: Profiles::Release,
+    },
+    Proof {
+        name: "connects",
+        shows: "A real process that is killed and comes back, again and again: memory and descriptors of those who stay are flat.",
+        target: &["--test", "processes"],
+        test: "growth::a_node_that_comes_and_goes_costs_the_others_nothing",
+        variables: &[("TOMBOLO_CONNECTS", "1000")],
+        profiles: Profiles::Release,
+    },
+    Proof {
         name: "freeze",
         shows: "A real process that is stopped for 30 s: no round waits for it, and it is counted again when it goes on.",
         target: &["--test", "processes"],
