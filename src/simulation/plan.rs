@@ -20,13 +20,14 @@ pub use random::Dose;
 pub const FAULTS_MAX: usize = 10_000;
 
 /// Actors that every node has and that a fault may let panic.
-pub const ACTORS: [&str; 9] = [
+pub const ACTORS: [&str; 10] = [
     "Node",
     "Quic",
     "Verbs",
     "Collective",
     "Checkpoint",
     "Record",
+    "Credentials",
     "Link",
     "Heartbeat",
     "ClockSync",

@@ -49,6 +49,7 @@ fn one_actor_per_node_link_and_peer_and_none_when_it_is_over() {
             ("Aggregate", 1),
             ("Checkpoint", nodes),
             ("Record", nodes),
+            ("Credentials", nodes),
         ]);
         assert_eq!(counts, expected);
         // The same in numbers, so that a plan that lost its peers would be noticed: in each of three domains of three everyone has two

@@ -106,8 +106,12 @@ impl Link {
         if current.incarnation == incarnation || mutants::is("duplicate-accepted") {
             return self.admit(cx, number, incarnation, reply);
         }
-        let (before, nudge) = (current.number, current.carrier.nudge.clone());
-        let Some(candidate) = self.candidates.get(&number) else {
+        let before = current.number;
+        let nudge = current
+            .carrier
+            .as_ref()
+            .map(|carrier| carrier.nudge.clone());
+        let (Some(nudge), Some(candidate)) = (nudge, self.candidates.get(&number)) else {
             return;
         };
         let candidate = candidate.connection.clone();
@@ -171,7 +175,7 @@ impl Link {
         self.session = Some(Current {
             number,
             incarnation,
-            carrier: candidate,
+            carrier: Some(candidate),
         });
         reply.send(Ok(()));
     }

@@ -35,6 +35,12 @@ pub(super) struct Retired {
     counted: (u64, u64),
 }
 
+impl Carrier {
+    fn stands(&self) -> bool {
+        self.connection.close_reason().is_none()
+    }
+}
+
 impl Link {
     pub(super) fn renew_later(&mut self, cx: &mut Cx<Self>, after: Duration) {
         later(cx, self.setup.stage.env.sleep(after), |link, (), cx| {
@@ -45,7 +51,10 @@ impl Link {
     /// Replaces the connection if this side would show another certificate by now.
     pub(super) fn look_again(&mut self, cx: &mut Cx<Self>) {
         let shows = self.setup.identity.own().sha256;
-        let is_old = |current: &Current| current.carrier.shown != shows;
+        let is_old = |current: &Current| {
+            let shown = current.carrier.as_ref().map(|carrier| &carrier.shown);
+            shown.is_some_and(|shown| *shown != shows)
+        };
         // What is not up yet is looked at when it is.
         if self.up && self.session.as_ref().is_some_and(is_old) {
             if !self.setup.dials() {
@@ -85,15 +94,20 @@ impl Link {
     pub(super) fn gives_way(&self, old: &Current, incarnation: u64) -> bool {
         self.up
             && old.incarnation == incarnation
-            && old.carrier.connection.close_reason().is_none()
+            && old.carrier.as_ref().is_some_and(Carrier::stands)
             && self.setup.stage.env.now() < self.renews
     }
 
     /// The session hands over to the one of that connection.
     pub(super) fn retire(&mut self, cx: &mut Cx<Self>, old: Current, next: Arc<Connection>) {
         let Current {
-            number, carrier, ..
-        } = old;
+            number,
+            carrier: Some(carrier),
+            ..
+        } = old
+        else {
+            return;
+        };
         carrier.handover.order();
         self.renewal_asked = false;
         // Their streams come on the old connection, if they come; whoever wants one that does not asks for it.
@@ -148,9 +162,10 @@ impl Link {
             }
         }
         let current = self.session.as_ref();
-        let fault = current.and_then(|current| self.fault(&current.carrier, again));
-        if let (Some(reason), Some(current)) = (fault, &self.session) {
-            let connection = &current.carrier.connection;
+        let carrier = current.and_then(|current| current.carrier.as_ref());
+        let fault = carrier.and_then(|carrier| self.fault(carrier, again));
+        if let (Some(reason), Some(carrier)) = (fault, carrier) {
+            let connection = &carrier.connection;
             connection.close(UNTRUSTED, reason.as_bytes());
             let trouble = Trouble {
                 reason,

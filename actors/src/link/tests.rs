@@ -1,12 +1,17 @@
 //! The link's actor, message by message, on a stage without a network.
 
+use std::any::Any;
+
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::*;
 use crate::env::Class;
+use crate::identity::{IdentityError, Paper};
 use crate::shell::{Shell, supervise};
 use crate::testing::deaf;
 use crate::testing::stand::{on_one_thread, stage};
+use tombolo_core::ids::DomainId;
+use tombolo_core::record::{PublicKey, Signature, Signer, Verifier};
 
 /// A link of the coordinator to the gateway of another domain, which dials.
 fn link(stage: Stage) -> (Link, Cx<Link>) {
@@ -18,6 +23,7 @@ fn link(stage: Stage) -> (Link, Cx<Link>) {
 fn setup(stage: Stage) -> Setup {
     Setup {
         peer: "plant/gate".parse().expect("a name"),
+        identity: Arc::new(Unasked),
         incarnation: 1,
         topology: Hash::default(),
         shelf: Shelf::default(),
@@ -29,13 +35,73 @@ fn setup(stage: Stage) -> Setup {
     }
 }
 
+/// An identity that nobody asks for anything but its certificate.
+struct Unasked;
+
+impl Identity for Unasked {
+    fn node(&self) -> &NodeId {
+        unreachable!()
+    }
+
+    fn server(&self) -> Arc<dyn quinn::crypto::ServerConfig> {
+        unreachable!()
+    }
+
+    fn client(&self, _: &NodeId) -> (Arc<dyn quinn::crypto::ClientConfig>, String) {
+        unreachable!()
+    }
+
+    fn roots(&self) -> Vec<(DomainId, Vec<u8>)> {
+        unreachable!()
+    }
+
+    fn peer(&self, _: Option<Box<dyn Any>>) -> Result<NodeId, IdentityError> {
+        unreachable!()
+    }
+
+    fn own(&self) -> Paper {
+        Paper::default()
+    }
+
+    fn recheck(&self, _: Option<Box<dyn Any>>) -> Result<Paper, IdentityError> {
+        unreachable!()
+    }
+}
+
+impl Signer for Unasked {
+    fn certificate(&self) -> Vec<u8> {
+        unreachable!()
+    }
+
+    fn sign(&self, _: &[u8]) -> Result<(PublicKey, Signature), String> {
+        unreachable!()
+    }
+
+    fn pins(&self, _: &DomainId, _: &[u8]) -> bool {
+        unreachable!()
+    }
+}
+
+impl Verifier for Unasked {
+    fn holder(
+        &self,
+        _: &str,
+        _: &BTreeMap<DomainId, Vec<Vec<u8>>>,
+        _: &[u8],
+    ) -> Result<(NodeId, PublicKey), String> {
+        unreachable!()
+    }
+
+    fn verify(&self, _: &PublicKey, _: &[u8], _: &Signature) -> bool {
+        unreachable!()
+    }
+}
+
 fn begin_session(link: &mut Link, cx: &mut Cx<Link>, number: u64) {
-    let task = tokio::task::spawn_local(std::future::pending());
     link.session = Some(Current {
         number,
         incarnation: 1,
-        nudge: Arc::default(),
-        _task: AbortOnDrop(task),
+        carrier: None,
     });
     link.handle(Message::Up(number, Peer::Fresh), cx);
 }

@@ -401,7 +401,7 @@ impl World {
                 Control::Rejoin => self.step_member(to, member::Message::GatewayUp),
                 _ => {}
             },
-            (Part::Fabric | Part::View, _) => {}
+            (Part::Fabric | Part::View | Part::Credentials, _) => {}
         }
     }
 

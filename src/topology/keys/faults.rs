@@ -167,6 +167,7 @@ static FAULT: Table = Table {
             "Collective",
             "Checkpoint",
             "Record",
+            "Credentials",
             "Link",
             "Heartbeat",
             "ClockSync",
