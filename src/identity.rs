@@ -511,11 +511,10 @@ fn unix(seconds: u64) -> UnixTime {
 }
 
 /// The certificates that a TLS peer has shown: at least one.
-fn chain_of(
-    identity: Option<Box<dyn Any>>,
-) -> Result<Box<Vec<CertificateDer<'static>>>, PeerFault> {
+fn chain_of(identity: Option<Box<dyn Any>>) -> Result<Vec<CertificateDer<'static>>, PeerFault> {
     identity
         .and_then(|chain| chain.downcast::<Vec<CertificateDer<'static>>>().ok())
+        .map(|chain| *chain)
         .filter(|chain| !chain.is_empty())
         .ok_or(PeerFault::Anonymous)
 }

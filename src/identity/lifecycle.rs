@@ -198,7 +198,8 @@ impl Asked {
         };
         let purposes = &asked.extended_key_usages;
         // A node answers and dials: with one of both it could not do its work, and nothing is added that was not asked for.
-        if !purposes.is_empty() && !(purposes.len() == 2 && purposes.iter().all(usual)) {
+        let both = purposes.len() == 2 && purposes.iter().all(usual);
+        if !purposes.is_empty() && !both {
             return Err(fail(
                 "the purposes server and client authentication, or none named",
                 format!("{purposes:?}"),
@@ -312,9 +313,7 @@ pub fn revoke(plan: &Plan, node: &NodeId, now: u64) -> Result<Revoked, IdentityE
             pem.extend(list.map(|list| files::list_pem(list.der())));
             continue;
         }
-        let date = |unix: i64| {
-            OffsetDateTime::from_unix_timestamp(unix).map_err(|error| mint::library(error))
-        };
+        let date = |unix: i64| OffsetDateTime::from_unix_timestamp(unix).map_err(mint::library);
         let mut revoked = Vec::new();
         for old in list.into_iter().flat_map(|list| list.revoked()) {
             revoked.push(on_list(&old.serial, date(old.at)?, None));

@@ -93,7 +93,7 @@ fn a_revoked_node_is_cut_within_a_heartbeat_wherever_the_file_is() {
         assert!(heard(&nodes[1]).since(since) <= heartbeat + Duration::from_millis(100));
         let down = |at: &NodeId| {
             let at = at.clone();
-            move |event: &Event| matches!(event, Event::LinkDown { node, peer, .. } if *node == at && peer.name() != "gate" || *node == at && node.name() == "c")
+            move |event: &Event| matches!(event, Event::LinkDown { node, peer, .. } if *node == at && (peer.name() != "gate" || node.name() == "c"))
         };
         for node in &nodes[1..] {
             let (at, event) = log.first(since, down(node)).expect("it is cut");
