@@ -96,7 +96,7 @@ fn lies_are_told_as_they_are_and_nothing_obeys_them() {
     for event in trace["traceEvents"].as_array().unwrap() {
         let is_placed = event["ph"] == "M" || event["ts"].is_number();
         assert!(
-            is_placed && !event["dur"].is_null() == (event["ph"] == "X"),
+            is_placed && event["dur"].is_null() != (event["ph"] == "X"),
             "{event}"
         );
     }
