@@ -275,7 +275,8 @@ fn a_request_for_more_than_a_node_gets_is_refused() {
         Asked::read(&world.plan, &world.path("x.csr")).map(|asked| asked.node().clone())
     };
     assert_eq!(asked(&|_| {}).unwrap(), node("hq/a"));
-    let cases: [(&dyn Fn(&mut CertificateParams), &str); 7] = [
+    type Change<'a> = &'a dyn Fn(&mut CertificateParams);
+    let cases: [(Change<'_>, &str); 7] = [
         (&|it| it.subject_alt_names = vec![], "expected one name"),
         (
             &|it| {
