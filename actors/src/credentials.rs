@@ -244,13 +244,13 @@ impl Credentials {
         for (peer, wire) in wires.into_iter().flatten() {
             match wire.until() {
                 0 => {}
-                until if until <= now => {
+                until if until < now => {
                     let link = self.setup.company.get().and_then(|c| c.links.get(peer));
                     if let Some(link) = link {
                         link.deliver(link::Message::Judge(false));
                     }
                 }
-                until => next = next.min(until),
+                until => next = next.min(until.saturating_add(1)),
             }
         }
         let every = match self.setup.identity.is_watched() {

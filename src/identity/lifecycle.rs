@@ -4,6 +4,7 @@
 //! the certificate takes its place, and gets the old key's name after that. Whoever reads finds the key that fits at every instant.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rcgen::{
     CertificateParams, CertificateRevocationListParams, CertificateSigningRequestParams,
@@ -64,7 +65,14 @@ pub fn install(
     let files = files_of(plan, node)?;
     let name = node.name();
     let chain = files::read_chain(certificate)?;
-    let bundle = Bundle::load(plan)?;
+    // The roots of the other domains need not be here yet.
+    let pins = plan.domain(&node.domain());
+    let pins = pins.map_or(&[][..], |domain| &domain.root_sha256);
+    let roots = vec![(node.domain(), files.read_roots(pins)?)];
+    let mut bundle = Bundle::new(&plan.name, super::provider(false), roots)?;
+    for list in files.read_lists()? {
+        bundle.take(Arc::new(list));
+    }
     for role in [Role::Client, Role::Server] {
         bundle
             .verify(&chain[0], &chain[1..], super::unix(now), role)

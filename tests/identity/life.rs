@@ -85,6 +85,7 @@ async fn what_is_wrong_with_a_new_pair_keeps_the_old_one() {
         assert_eq!((found.changes, gate.own()), (vec![], own.clone()), "{what}");
         assert!(meets(&a, &gate).await.is_accepted(), "{what}");
     }
+    fs::write(&pem, &good).unwrap();
     fs::remove_file(&key).unwrap();
     assert!(gate.refresh().kept.unwrap().contains("found no file"));
     assert_eq!(gate.own(), own);

@@ -183,7 +183,8 @@ impl Link {
         let Carrier {
             connection, until, ..
         } = carrier;
-        let is_over = *until <= self.setup.stage.env.unix_time();
+        // The last second belongs to it.
+        let is_over = *until < self.setup.stage.env.unix_time();
         if !(again || is_over) || connection.close_reason().is_some() {
             return None;
         }
