@@ -29,6 +29,8 @@ mod dashboard;
 mod doctor;
 mod explain;
 mod logs;
+#[cfg(feature = "manual")]
+mod manual;
 mod new;
 mod node;
 mod notify;
@@ -93,6 +95,22 @@ impl Exit {
             Exit::SteppedDown => 4,
             Exit::Interrupted => 130,
             Exit::Terminated => 143,
+        }
+    }
+
+    /// What it means, and what to do.
+    #[cfg(feature = "manual")]
+    fn meaning(self) -> &'static str {
+        match self {
+            Exit::Done => "done; also a run that a user has stopped",
+            Exit::Failed => "failed, which the last line says",
+            Exit::Usage => "the command line or the topology is wrong",
+            Exit::NoQuorum => "no round ever met its quorum",
+            Exit::SteppedDown => {
+                "it was the coordinator, and another node is it now: start it again with `--resume`"
+            }
+            Exit::Interrupted => "Ctrl-C; what is committed is kept",
+            Exit::Terminated => "SIGTERM; what is committed is kept",
         }
     }
 
@@ -179,6 +197,10 @@ enum Command {
     Schema(schema::Schema),
     /// Make a folder with a small topology that runs.
     New(new::New),
+    /// Write man pages, completions and the table of exit codes.
+    #[cfg(feature = "manual")]
+    #[command(hide = true)]
+    Manual(manual::Manual),
 }
 
 /// What all commands share.
@@ -226,6 +248,8 @@ pub fn main() -> ExitCode {
         Command::Bench(command) => command.run(&common),
         Command::Schema(command) => command.run(),
         Command::New(command) => command.run(&common),
+        #[cfg(feature = "manual")]
+        Command::Manual(command) => command.run(&common),
     };
     logs::flush();
     exit.into()

@@ -15,6 +15,9 @@ fn check(output: &Output, check: &str, verdict: &str) -> Option<Value> {
 fn a_machine_that_can_run_nodes_passes_and_one_that_cannot_is_told_why() {
     let workspace = Workspace::new(&pinned(1));
     workspace.run("certs init topology.toml").expect(0);
+    workspace
+        .run("certs issue topology.toml --node hq/gate")
+        .expect(0);
     let sound = workspace.run("doctor topology.toml").expect(0);
     for name in ["kernel", "memfd", "descriptors", "disk", "certificate"] {
         assert!(check(&sound, name, "fail").is_none(), "{sound:#?}");

@@ -16,6 +16,7 @@ mod fixture;
 mod floods;
 mod interrupts;
 mod kills;
+mod manual;
 mod membership;
 mod orders;
 mod pipes;

@@ -4,6 +4,7 @@
 //! cargo xtask check    formatting, lints, tidy; never writes
 //! cargo xtask fix      formats, and applies the lints' suggestions
 //! cargo xtask tidy     the rules that are ours alone: see `tidy.rs`
+//! cargo xtask manual   man pages, completions and exit codes, from the command line's own description, into docs/manual/
 //! cargo xtask vm       what needs an RDMA device, on one of software in a small virtual machine
 //! cargo xtask soak     longer proofs than a change needs, all or some by name; figures go to docs/RESULTS.md
 //! ```
@@ -19,7 +20,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
-const USAGE: &str = "usage: cargo xtask check | fix | tidy | vm | soak [--list] [WHAT...]";
+const USAGE: &str = "usage: cargo xtask check | fix | tidy | manual | vm | soak [--list] [WHAT...]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -28,6 +29,15 @@ fn main() -> ExitCode {
         ["check"] => check(),
         ["fix"] => fix(),
         ["tidy"] => tidy(),
+        ["manual"] => cargo(&[
+            "run",
+            "--quiet",
+            "--features",
+            "manual",
+            "--",
+            "manual",
+            "docs/manual",
+        ]),
         ["vm"] => vm::run(&root()),
         ["soak", "--list"] => {
             soak::list();

@@ -1,0 +1,384 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_tombolo_global_optspecs
+    string join \n state= format= h/help V/version
+end
+
+function __fish_tombolo_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_tombolo_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_tombolo_using_subcommand
+    set -l cmd (__fish_tombolo_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c tombolo -n "__fish_tombolo_needs_command" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_needs_command" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_needs_command" -s V -l version -d 'Print version'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "run" -d 'Run a whole federation on this machine'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "node" -d 'Run one node of a federation; the others run elsewhere'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "sim" -d 'Run a federation in virtual time, from a seed, with the same code'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "check" -d 'Check a topology: every mistake at once'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "checkpoint" -d 'List, verify and copy out what was committed'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "audit" -d 'Show, verify and prove what the record says that every domain keeps'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "doctor" -d 'Look for what would keep nodes from running here, and say what mends it'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "status" -d 'Show what runs in a state folder'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "top" -d 'Show a run as it goes, in this terminal'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "explain" -d 'Tell why a round, a node or a link went as it did'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "report" -d 'Write a finished run as one page, in a file that needs nothing else'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "trace" -d 'Write what happened in each round, at every site and on one clock, as a Chrome trace, which Perfetto shows'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "promote" -d 'Make a standby the coordinator, after the one before it was lost'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "stop" -d 'End a run: behind the open round, or now. What is committed is kept'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "pause" -d 'Let the open round end, and open no other until `resume`'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "resume" -d 'Open rounds again in a run that was paused'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "readmit" -d 'Let an evicted node in again before its cool-down is over'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "certs" -d 'Make, issue and show certificates'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "bench" -d 'Measure what this machine does, beside its limits'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "schema" -d 'Print the JSON schema of the topology, for editors'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "new" -d 'Make a folder with a small topology that runs'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "manual" -d 'Write man pages, completions and the table of exit codes'
+complete -c tombolo -n "__fish_tombolo_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tombolo -n "__fish_tombolo_using_subcommand run" -l dashboard -d 'Serve a page that shows the run as it goes, its metrics and its events, at this loopback address, 127.0.0.1:0 for a free port; whoever wants to see it needs the token of the address that is printed' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand run" -l trace -d 'Write what happened in each round, and when, to this file when the run is over: a Chrome trace, which Perfetto shows' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand run" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand run" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand run" -l resume -d 'Go on from the last committed round of the state folder'
+complete -c tombolo -n "__fish_tombolo_using_subcommand run" -l processes -d 'Run each node as an operating-system process of its own'
+complete -c tombolo -n "__fish_tombolo_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand node" -l name -d 'Which node this is, as `domain/name`' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand node" -l dashboard -d 'Serve a page that shows the run as it goes, its metrics and its events, at this loopback address, 127.0.0.1:0 for a free port; whoever wants to see it needs the token of the address that is printed' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand node" -l trace -d 'Write what happened in each round, and when, to this file when the run is over: a Chrome trace, which Perfetto shows' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand node" -l child-of -d 'Set by `run --processes`: the process that this one must not outlive and that wants every event' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand node" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand node" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand node" -l resume -d 'Go on from the last committed round of the state folder'
+complete -c tombolo -n "__fish_tombolo_using_subcommand node" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand sim" -l seed -d 'Seeds the simulated world; the topology\'s seed if it is not given' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand sim" -l faults -d 'What goes wrong: a file with a list of [[fault]], or `random` for faults of every kind in the first virtual minute, drawn from the seed' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand sim" -l faults-per-minute -d 'With `--faults random`: how many begin in that minute' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand sim" -l training -d 'How long a node\'s training takes in virtual time, give or take a fifth, such as 2s' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand sim" -l faults-out -d 'Write what goes wrong to this file, as `--faults` reads it; with `--shrink`, the smallest part of it that still fails' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand sim" -l dashboard -d 'Serve a page that shows the run as it goes, its metrics and its events, at this loopback address, 127.0.0.1:0 for a free port; whoever wants to see it needs the token of the address that is printed' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand sim" -l trace -d 'Write what happened in each round, and when, to this file when the run is over: a Chrome trace, which Perfetto shows' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand sim" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand sim" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand sim" -l shrink -d 'If the simulation fails, run it again with less and less going wrong, and show the smallest part that still fails'
+complete -c tombolo -n "__fish_tombolo_using_subcommand sim" -l twice -d 'Run it twice and compare: the same seed must take the same course'
+complete -c tombolo -n "__fish_tombolo_using_subcommand sim" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand check" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand check" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand check" -l partition -d 'Also show which node trains on how many rows of which kind'
+complete -c tombolo -n "__fish_tombolo_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and not __fish_seen_subcommand_from list verify restore help" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and not __fish_seen_subcommand_from list verify restore help" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and not __fish_seen_subcommand_from list verify restore help" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and not __fish_seen_subcommand_from list verify restore help" -f -a "list" -d 'Show every round: its model\'s hash, accuracy and size, and whether its files are what they were'
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and not __fish_seen_subcommand_from list verify restore help" -f -a "verify" -d 'Read every file back; fails if one is not what it was, and names it'
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and not __fish_seen_subcommand_from list verify restore help" -f -a "restore" -d 'Copy the model of a round out, as a safetensors file'
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and not __fish_seen_subcommand_from list verify restore help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_seen_subcommand_from list" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_seen_subcommand_from list" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_seen_subcommand_from verify" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_seen_subcommand_from verify" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_seen_subcommand_from verify" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_seen_subcommand_from restore" -l round -d 'Of which round; default: the newest whose files are what they were' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_seen_subcommand_from restore" -l to -d 'The file to write, or a folder to write `model.safetensors` into' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_seen_subcommand_from restore" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_seen_subcommand_from restore" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_seen_subcommand_from restore" -l overwrite -d 'Replace the file if there is one'
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_seen_subcommand_from restore" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_seen_subcommand_from help" -f -a "list" -d 'Show every round: its model\'s hash, accuracy and size, and whether its files are what they were'
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_seen_subcommand_from help" -f -a "verify" -d 'Read every file back; fails if one is not what it was, and names it'
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_seen_subcommand_from help" -f -a "restore" -d 'Copy the model of a round out, as a safetensors file'
+complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove help" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove help" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove help" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove help" -f -a "show" -d 'Show what the record says, leaf by leaf'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove help" -f -a "verify" -d 'Verify every leaf, root and signature of one or several sites\' copies, and that they are one record; names what is not'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove help" -f -a "prove" -d 'Prove that the record says something, to whoever holds only its checkpoint'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from show" -l round -d 'Only what is about that round' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from show" -l node -d 'Only what names that node, as `domain/name`' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from show" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from show" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from verify" -l topology -d 'The topology whose pinned roots count; without it the record\'s own, whose fingerprints are shown' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from verify" -l proof -d 'Verify one leaf by its proof instead' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from verify" -l checkpoint -d 'The checkpoint that the proof is for' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from verify" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from verify" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from verify" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from prove" -l round -d 'Of which round' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from prove" -l node -d 'What its update weighed; without it how the round ended' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from prove" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from prove" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from prove" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from help" -f -a "show" -d 'Show what the record says, leaf by leaf'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from help" -f -a "verify" -d 'Verify every leaf, root and signature of one or several sites\' copies, and that they are one record; names what is not'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from help" -f -a "prove" -d 'Prove that the record says something, to whoever holds only its checkpoint'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tombolo -n "__fish_tombolo_using_subcommand doctor" -l name -d 'The nodes that are to run here, as `domain/name`; default: those whose certificates are here' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand doctor" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand doctor" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand status" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand status" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand status" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand top" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand top" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand top" -l once -d 'Print how it stands, once'
+complete -c tombolo -n "__fish_tombolo_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and not __fish_seen_subcommand_from round node link help" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and not __fish_seen_subcommand_from round node link help" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and not __fish_seen_subcommand_from round node link help" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and not __fish_seen_subcommand_from round node link help" -f -a "round" -d 'What a round spent its time on, who is not in it and why'
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and not __fish_seen_subcommand_from round node link help" -f -a "node" -d 'How a node\'s rounds went, what it is weighed and what happened to it'
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and not __fish_seen_subcommand_from round node link help" -f -a "link" -d 'What two nodes saw of each other'
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and not __fish_seen_subcommand_from round node link help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and __fish_seen_subcommand_from round" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and __fish_seen_subcommand_from round" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and __fish_seen_subcommand_from round" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and __fish_seen_subcommand_from node" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and __fish_seen_subcommand_from node" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and __fish_seen_subcommand_from node" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and __fish_seen_subcommand_from link" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and __fish_seen_subcommand_from link" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and __fish_seen_subcommand_from link" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and __fish_seen_subcommand_from help" -f -a "round" -d 'What a round spent its time on, who is not in it and why'
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and __fish_seen_subcommand_from help" -f -a "node" -d 'How a node\'s rounds went, what it is weighed and what happened to it'
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and __fish_seen_subcommand_from help" -f -a "link" -d 'What two nodes saw of each other'
+complete -c tombolo -n "__fish_tombolo_using_subcommand explain; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tombolo -n "__fish_tombolo_using_subcommand report" -l out -d 'Where to write; default: report.html in the first folder, or with --tensorboard the folder tensorboard in it' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand report" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand report" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand report" -l tensorboard -d 'Write loss, accuracy, norm, bytes and time of each round for TensorBoard instead: an event file in a folder for `tensorboard --logdir`'
+complete -c tombolo -n "__fish_tombolo_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand trace" -l out -d 'Where to write; default: trace.json in the first folder' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand trace" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand trace" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand trace" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand promote" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand promote" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand promote" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand stop" -l by -d 'Who asks, for status and the record; default: the name of the user' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand stop" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand stop" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand stop" -l now -d 'Give the open round up; `--resume` runs it again'
+complete -c tombolo -n "__fish_tombolo_using_subcommand stop" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand pause" -l by -d 'Who asks, for status and the record; default: the name of the user' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand pause" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand pause" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand pause" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand resume" -l by -d 'Who asks, for status and the record; default: the name of the user' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand resume" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand resume" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand resume" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand readmit" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand readmit" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand readmit" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue show help" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue show help" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue show help" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue show help" -f -a "init" -d 'Make a domain\'s authority: its root certificate and the root\'s key'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue show help" -f -a "issue" -d 'Issue a node\'s certificate and key from its domain\'s authority'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue show help" -f -a "show" -d 'Show the topology\'s certificates that are on this machine, and what is wrong with them'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue show help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from init" -l domain -d 'Which domain; default: every domain that has no root yet' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from init" -l days -d 'How many days the root lives' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from init" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from init" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from init" -l replace -d 'Replace what is there; every certificate issued so far is then worthless'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from init" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from issue" -l node -d 'Which node, as `domain/name`; default: every node that has no certificate yet, of the domains whose keys are here' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from issue" -l days -d 'How many days the certificate lives' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from issue" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from issue" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from issue" -l replace -d 'Replace what is there, with a new key'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from issue" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from show" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from show" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "init" -d 'Make a domain\'s authority: its root certificate and the root\'s key'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "issue" -d 'Issue a node\'s certificate and key from its domain\'s authority'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "show" -d 'Show the topology\'s certificates that are on this machine, and what is wrong with them'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -f -a "round" -d 'Rounds of a federation that does no training, over loopback QUIC and TLS'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -f -a "allreduce" -d 'Collectives of step mode among processes of this machine, beside plain loops over one memory'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -f -a "train" -d 'A federation that trains: samples a second beside plain loops, and where the time of a round goes'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -f -a "codec" -d 'Codecs of contributions: encoding, decoding, error feedback'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -f -a "compress" -d 'Lossless methods on updates as they are, in half precision and sparse: ratio and speed'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -f -a "link" -d 'One large object over loopback QUIC, beside TCP with TLS and plain TCP'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -f -a "learn" -d 'What rules, codecs and retries do for a model: a study in virtual time'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from round" -l nodes -d 'Nodes that contribute, each a domain of its own' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from round" -l elements -d 'Numbers in the model, of four bytes each' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from round" -l rounds -d 'Rounds that are measured; one before them is not' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from round" -l part -d 'Set by the measuring process: which part of the federation this one is' -r -f -a "coordinator\t''
+members\t''"
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from round" -l child-of -d 'Set by the measuring process, which this one must not outlive' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from round" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from round" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from round" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from allreduce" -l nodes -d 'Processes that take part' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from allreduce" -l elements -d 'Numbers that each has' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from allreduce" -l dtype -d 'Their type: f32, f16, bf16, f64, i32 or i64' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from allreduce" -l per -d 'Operations in a batch, whose time is divided by as many' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from allreduce" -l batches -d 'Batches that are measured' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from allreduce" -l shape -d 'How it goes: direct, ring, tree, halving or mesh; without it, the one that suits' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from allreduce" -l rank -d 'Set by the first rank: who this one is. Its invitation comes on standard input' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from allreduce" -l child-of -d 'Set by the first rank, whom this one does not outlive: the group fails then' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from allreduce" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from allreduce" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from allreduce" -l private -d 'Numbers in memory of each process alone, instead of memory that all of them reach'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from allreduce" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from train" -l domains -d 'Domains of the federation' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from train" -l nodes -d 'Nodes of each domain' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from train" -l rounds -d 'Rounds that are measured; one before them is not' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from train" -l epochs -d 'How often a node goes through its rows in a round' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from train" -l hidden -d 'Hidden units of the network' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from train" -l case -d 'Set by the measuring process: which case this one measures; the one behind the last is prefetching' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from train" -l child-of -d 'Set by the measuring process, which this one must not outlive' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from train" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from train" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from train" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from codec" -l elements -d 'Numbers to encode, of four bytes each' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from codec" -l repeat -d 'How often each operation is measured; once before that it is not' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from codec" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from codec" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from codec" -l portable -d 'Any processor\'s instructions instead of the widest that this one has'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from codec" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from compress" -l elements -d 'Numbers of the update, of four bytes each' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from compress" -l repeat -d 'How often each operation is measured; once before that it is not' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from compress" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from compress" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from compress" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from link" -l bytes -d 'Bytes of the object' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from link" -l repeat -d 'How often each transfer is measured; once before that it is not' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from link" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from link" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from link" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from learn" -l seeds -d 'Seeds of each run: 1 to this number' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from learn" -l out -d 'Folder for tables, plots and a line for each run' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from learn" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from learn" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from learn" -l short -d 'Only what must hold after every change: the default and a plain mean under updates that are too long or no numbers'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from learn" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "round" -d 'Rounds of a federation that does no training, over loopback QUIC and TLS'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "allreduce" -d 'Collectives of step mode among processes of this machine, beside plain loops over one memory'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "train" -d 'A federation that trains: samples a second beside plain loops, and where the time of a round goes'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "codec" -d 'Codecs of contributions: encoding, decoding, error feedback'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "compress" -d 'Lossless methods on updates as they are, in half precision and sparse: ratio and speed'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "link" -d 'One large object over loopback QUIC, beside TCP with TLS and plain TCP'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "learn" -d 'What rules, codecs and retries do for a model: a study in virtual time'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tombolo -n "__fish_tombolo_using_subcommand schema" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand schema" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand schema" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand new" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand new" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand new" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand manual" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand manual" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand manual" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "run" -d 'Run a whole federation on this machine'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "node" -d 'Run one node of a federation; the others run elsewhere'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "sim" -d 'Run a federation in virtual time, from a seed, with the same code'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "check" -d 'Check a topology: every mistake at once'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "checkpoint" -d 'List, verify and copy out what was committed'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "audit" -d 'Show, verify and prove what the record says that every domain keeps'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "doctor" -d 'Look for what would keep nodes from running here, and say what mends it'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "status" -d 'Show what runs in a state folder'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "top" -d 'Show a run as it goes, in this terminal'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "explain" -d 'Tell why a round, a node or a link went as it did'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "report" -d 'Write a finished run as one page, in a file that needs nothing else'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "trace" -d 'Write what happened in each round, at every site and on one clock, as a Chrome trace, which Perfetto shows'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "promote" -d 'Make a standby the coordinator, after the one before it was lost'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "stop" -d 'End a run: behind the open round, or now. What is committed is kept'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "pause" -d 'Let the open round end, and open no other until `resume`'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "resume" -d 'Open rounds again in a run that was paused'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "readmit" -d 'Let an evicted node in again before its cool-down is over'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "certs" -d 'Make, issue and show certificates'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "bench" -d 'Measure what this machine does, beside its limits'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "schema" -d 'Print the JSON schema of the topology, for editors'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "new" -d 'Make a folder with a small topology that runs'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "manual" -d 'Write man pages, completions and the table of exit codes'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and not __fish_seen_subcommand_from run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from checkpoint" -f -a "list" -d 'Show every round: its model\'s hash, accuracy and size, and whether its files are what they were'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from checkpoint" -f -a "verify" -d 'Read every file back; fails if one is not what it was, and names it'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from checkpoint" -f -a "restore" -d 'Copy the model of a round out, as a safetensors file'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from audit" -f -a "show" -d 'Show what the record says, leaf by leaf'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from audit" -f -a "verify" -d 'Verify every leaf, root and signature of one or several sites\' copies, and that they are one record; names what is not'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from audit" -f -a "prove" -d 'Prove that the record says something, to whoever holds only its checkpoint'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from explain" -f -a "round" -d 'What a round spent its time on, who is not in it and why'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from explain" -f -a "node" -d 'How a node\'s rounds went, what it is weighed and what happened to it'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from explain" -f -a "link" -d 'What two nodes saw of each other'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from certs" -f -a "init" -d 'Make a domain\'s authority: its root certificate and the root\'s key'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from certs" -f -a "issue" -d 'Issue a node\'s certificate and key from its domain\'s authority'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from certs" -f -a "show" -d 'Show the topology\'s certificates that are on this machine, and what is wrong with them'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "round" -d 'Rounds of a federation that does no training, over loopback QUIC and TLS'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "allreduce" -d 'Collectives of step mode among processes of this machine, beside plain loops over one memory'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "train" -d 'A federation that trains: samples a second beside plain loops, and where the time of a round goes'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "codec" -d 'Codecs of contributions: encoding, decoding, error feedback'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "compress" -d 'Lossless methods on updates as they are, in half precision and sparse: ratio and speed'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "link" -d 'One large object over loopback QUIC, beside TCP with TLS and plain TCP'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "learn" -d 'What rules, codecs and retries do for a model: a study in virtual time'
