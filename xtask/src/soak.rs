@@ -174,6 +174,14 @@ const PROOFS: &[Proof] = &[
         profiles: Profiles::Release,
     },
     Proof {
+        name: "machines",
+        shows: "Nine processes in network namespaces, inner nodes reached by nobody outside: moved, killed, cut off and promoted over, cycle by cycle, with the model of one process at the end.",
+        target: &["--test", "machines"],
+        test: "nine_machines_end_with_the_model_of_one_whatever_befalls_them",
+        variables: &[("TOMBOLO_CYCLES", "10")],
+        profiles: Profiles::Release,
+    },
+    Proof {
         name: "freeze",
         shows: "A real process that is stopped for 30 s: no round waits for it, and it is counted again when it goes on.",
         target: &["--test", "processes"],
