@@ -157,6 +157,9 @@ _tombolo() {
             tombolo__subcmd__bench__subcmd__help,train)
                 cmd="tombolo__subcmd__bench__subcmd__help__subcmd__train"
                 ;;
+            tombolo__subcmd__certs,approve)
+                cmd="tombolo__subcmd__certs__subcmd__approve"
+                ;;
             tombolo__subcmd__certs,help)
                 cmd="tombolo__subcmd__certs__subcmd__help"
                 ;;
@@ -166,8 +169,23 @@ _tombolo() {
             tombolo__subcmd__certs,issue)
                 cmd="tombolo__subcmd__certs__subcmd__issue"
                 ;;
+            tombolo__subcmd__certs,request)
+                cmd="tombolo__subcmd__certs__subcmd__request"
+                ;;
+            tombolo__subcmd__certs,revoke)
+                cmd="tombolo__subcmd__certs__subcmd__revoke"
+                ;;
+            tombolo__subcmd__certs,rollover)
+                cmd="tombolo__subcmd__certs__subcmd__rollover"
+                ;;
+            tombolo__subcmd__certs,rotate)
+                cmd="tombolo__subcmd__certs__subcmd__rotate"
+                ;;
             tombolo__subcmd__certs,show)
                 cmd="tombolo__subcmd__certs__subcmd__show"
+                ;;
+            tombolo__subcmd__certs__subcmd__help,approve)
+                cmd="tombolo__subcmd__certs__subcmd__help__subcmd__approve"
                 ;;
             tombolo__subcmd__certs__subcmd__help,help)
                 cmd="tombolo__subcmd__certs__subcmd__help__subcmd__help"
@@ -177,6 +195,18 @@ _tombolo() {
                 ;;
             tombolo__subcmd__certs__subcmd__help,issue)
                 cmd="tombolo__subcmd__certs__subcmd__help__subcmd__issue"
+                ;;
+            tombolo__subcmd__certs__subcmd__help,request)
+                cmd="tombolo__subcmd__certs__subcmd__help__subcmd__request"
+                ;;
+            tombolo__subcmd__certs__subcmd__help,revoke)
+                cmd="tombolo__subcmd__certs__subcmd__help__subcmd__revoke"
+                ;;
+            tombolo__subcmd__certs__subcmd__help,rollover)
+                cmd="tombolo__subcmd__certs__subcmd__help__subcmd__rollover"
+                ;;
+            tombolo__subcmd__certs__subcmd__help,rotate)
+                cmd="tombolo__subcmd__certs__subcmd__help__subcmd__rotate"
                 ;;
             tombolo__subcmd__certs__subcmd__help,show)
                 cmd="tombolo__subcmd__certs__subcmd__help__subcmd__show"
@@ -328,11 +358,26 @@ _tombolo() {
             tombolo__subcmd__help__subcmd__bench,train)
                 cmd="tombolo__subcmd__help__subcmd__bench__subcmd__train"
                 ;;
+            tombolo__subcmd__help__subcmd__certs,approve)
+                cmd="tombolo__subcmd__help__subcmd__certs__subcmd__approve"
+                ;;
             tombolo__subcmd__help__subcmd__certs,init)
                 cmd="tombolo__subcmd__help__subcmd__certs__subcmd__init"
                 ;;
             tombolo__subcmd__help__subcmd__certs,issue)
                 cmd="tombolo__subcmd__help__subcmd__certs__subcmd__issue"
+                ;;
+            tombolo__subcmd__help__subcmd__certs,request)
+                cmd="tombolo__subcmd__help__subcmd__certs__subcmd__request"
+                ;;
+            tombolo__subcmd__help__subcmd__certs,revoke)
+                cmd="tombolo__subcmd__help__subcmd__certs__subcmd__revoke"
+                ;;
+            tombolo__subcmd__help__subcmd__certs,rollover)
+                cmd="tombolo__subcmd__help__subcmd__certs__subcmd__rollover"
+                ;;
+            tombolo__subcmd__help__subcmd__certs,rotate)
+                cmd="tombolo__subcmd__help__subcmd__certs__subcmd__rotate"
                 ;;
             tombolo__subcmd__help__subcmd__certs,show)
                 cmd="tombolo__subcmd__help__subcmd__certs__subcmd__show"
@@ -984,7 +1029,7 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__certs)
-            opts="-h --state --format --help init issue show help"
+            opts="-h --state --format --help init issue request approve rotate revoke rollover show help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1005,9 +1050,61 @@ _tombolo() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        tombolo__subcmd__certs__subcmd__help)
-            opts="init issue show help"
+        tombolo__subcmd__certs__subcmd__approve)
+            opts="-h --request --fingerprint --days --out --state --format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --request)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --fingerprint)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --days)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --out)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__certs__subcmd__help)
+            opts="init issue request approve rotate revoke rollover show help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__certs__subcmd__help__subcmd__approve)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -1048,6 +1145,62 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__certs__subcmd__help__subcmd__issue)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__certs__subcmd__help__subcmd__request)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__certs__subcmd__help__subcmd__revoke)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__certs__subcmd__help__subcmd__rollover)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__certs__subcmd__help__subcmd__rotate)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1113,6 +1266,130 @@ _tombolo() {
             fi
             case "${prev}" in
                 --node)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --days)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__certs__subcmd__request)
+            opts="-h --node --out --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --node)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --out)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__certs__subcmd__revoke)
+            opts="-h --node --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --node)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__certs__subcmd__rollover)
+            opts="-h --domain --step --days --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --domain)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --step)
+                    COMPREPLY=($(compgen -W "next switch retire" -- "${cur}"))
+                    return 0
+                    ;;
+                --days)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__certs__subcmd__rotate)
+            opts="-h --node --certificate --days --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --node)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --certificate)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1712,8 +1989,22 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__help__subcmd__certs)
-            opts="init issue show"
+            opts="init issue request approve rotate revoke rollover show"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__certs__subcmd__approve)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -1740,6 +2031,62 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__help__subcmd__certs__subcmd__issue)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__certs__subcmd__request)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__certs__subcmd__revoke)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__certs__subcmd__rollover)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__certs__subcmd__rotate)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

@@ -218,14 +218,19 @@ complete -c tombolo -n "__fish_tombolo_using_subcommand readmit" -l state -d 'Ke
 complete -c tombolo -n "__fish_tombolo_using_subcommand readmit" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
 json\t'One JSON object a line'"
 complete -c tombolo -n "__fish_tombolo_using_subcommand readmit" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue show help" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
-complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue show help" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue request approve rotate revoke rollover show help" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue request approve rotate revoke rollover show help" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
 json\t'One JSON object a line'"
-complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue show help" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue show help" -f -a "init" -d 'Make a domain\'s authority: its root certificate and the root\'s key'
-complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue show help" -f -a "issue" -d 'Issue a node\'s certificate and key from its domain\'s authority'
-complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue show help" -f -a "show" -d 'Show the topology\'s certificates that are on this machine, and what is wrong with them'
-complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue show help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue request approve rotate revoke rollover show help" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue request approve rotate revoke rollover show help" -f -a "init" -d 'Make a domain\'s authority: its root certificate and the root\'s key'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue request approve rotate revoke rollover show help" -f -a "issue" -d 'Issue a node\'s certificate and key from its domain\'s authority'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue request approve rotate revoke rollover show help" -f -a "request" -d 'Make a node\'s key where the node runs, and ask for a certificate of it'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue request approve rotate revoke rollover show help" -f -a "approve" -d 'Sign a request, where the domain\'s key is'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue request approve rotate revoke rollover show help" -f -a "rotate" -d 'Give nodes new keys and certificates, or a node one that was approved. Nodes that run take it up by themselves'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue request approve rotate revoke rollover show help" -f -a "revoke" -d 'Call a node\'s certificates back: whoever hears of it cuts the node off'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue request approve rotate revoke rollover show help" -f -a "rollover" -d 'Put a new root in the place of a domain\'s old one, step by step'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue request approve rotate revoke rollover show help" -f -a "show" -d 'Show the topology\'s certificates that are on this machine, and what is wrong with them'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and not __fish_seen_subcommand_from init issue request approve rotate revoke rollover show help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from init" -l domain -d 'Which domain; default: every domain that has no root yet' -r
 complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from init" -l days -d 'How many days the root lives' -r
 complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from init" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
@@ -240,12 +245,52 @@ complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_s
 json\t'One JSON object a line'"
 complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from issue" -l replace -d 'Replace what is there, with a new key'
 complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from issue" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from request" -l node -d 'Which node, as `domain/name`' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from request" -l out -d 'Where the request is written; default: beside the node\'s certificate, as `<name>.csr`' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from request" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from request" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from request" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from approve" -l request -d 'The request' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from approve" -l fingerprint -d 'The key\'s fingerprint, as the node\'s side has told it over another channel; without it you are asked, on a terminal' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from approve" -l days -d 'How many days the certificate lives' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from approve" -l out -d 'Where the certificate is written; default: beside the request, as `.pem`' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from approve" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from approve" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from approve" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from rotate" -l node -d 'Which node, as `domain/name`; default: every node whose certificate is here, of the domains whose keys are here' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from rotate" -l certificate -d 'A certificate that was approved for a key of this node; default: a new key and a certificate for it' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from rotate" -l days -d 'How many days the certificate lives' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from rotate" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from rotate" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from rotate" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from revoke" -l node -d 'Whose certificates, as `domain/name`' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from revoke" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from revoke" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from revoke" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from rollover" -l domain -d 'Which domain' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from rollover" -l step -d 'Which step' -r -f -a "next\t'Add a root; it signs nothing yet'
+switch\t'Sign with it from now on'
+retire\t'Take the old one away'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from rollover" -l days -d 'How many days the new root lives' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from rollover" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from rollover" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from rollover" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from show" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
 complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from show" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
 json\t'One JSON object a line'"
 complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "init" -d 'Make a domain\'s authority: its root certificate and the root\'s key'
 complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "issue" -d 'Issue a node\'s certificate and key from its domain\'s authority'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "request" -d 'Make a node\'s key where the node runs, and ask for a certificate of it'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "approve" -d 'Sign a request, where the domain\'s key is'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "rotate" -d 'Give nodes new keys and certificates, or a node one that was approved. Nodes that run take it up by themselves'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "revoke" -d 'Call a node\'s certificates back: whoever hears of it cuts the node off'
+complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "rollover" -d 'Put a new root in the place of a domain\'s old one, step by step'
 complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "show" -d 'Show the topology\'s certificates that are on this machine, and what is wrong with them'
 complete -c tombolo -n "__fish_tombolo_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
@@ -374,6 +419,11 @@ complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_su
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from explain" -f -a "link" -d 'What two nodes saw of each other'
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from certs" -f -a "init" -d 'Make a domain\'s authority: its root certificate and the root\'s key'
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from certs" -f -a "issue" -d 'Issue a node\'s certificate and key from its domain\'s authority'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from certs" -f -a "request" -d 'Make a node\'s key where the node runs, and ask for a certificate of it'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from certs" -f -a "approve" -d 'Sign a request, where the domain\'s key is'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from certs" -f -a "rotate" -d 'Give nodes new keys and certificates, or a node one that was approved. Nodes that run take it up by themselves'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from certs" -f -a "revoke" -d 'Call a node\'s certificates back: whoever hears of it cuts the node off'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from certs" -f -a "rollover" -d 'Put a new root in the place of a domain\'s old one, step by step'
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from certs" -f -a "show" -d 'Show the topology\'s certificates that are on this machine, and what is wrong with them'
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "round" -d 'Rounds of a federation that does no training, over loopback QUIC and TLS'
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "allreduce" -d 'Collectives of step mode among processes of this machine, beside plain loops over one memory'
