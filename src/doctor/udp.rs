@@ -20,6 +20,9 @@ const WAIT: Duration = Duration::from_millis(600);
 /// How often the smallest is tried: a datagram may be lost.
 const TRIES: usize = 3;
 
+/// Datagrams of others that are passed over while one is waited for.
+const OTHERS_MAX: usize = 64;
+
 /// What came back from an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
@@ -148,13 +151,11 @@ fn exchange(socket: &UdpSocket, payload: u16) -> io::Result<bool> {
     }
     let mut buffer = [0; 2048];
     // Others may send here as well: not for ever.
-    for _ in 0..8 {
+    for _ in 0..OTHERS_MAX {
         match socket.recv(&mut buffer) {
             Ok(bytes) if is_answer(&buffer[..bytes], id) => return Ok(true),
             Ok(_) => {}
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                return Ok(false);
-            }
+            Err(error) if is_timeout(&error) => return Ok(false),
             Err(error) => return Err(error),
         }
     }
@@ -171,14 +172,21 @@ pub(super) fn comes_back(listening: &UdpSocket, address: SocketAddr) -> io::Resu
     for _ in 0..TRIES {
         sender.send(&word)?;
         let mut buffer = [0; 64];
-        match listening.recv_from(&mut buffer) {
-            Ok((bytes, _)) if buffer[..bytes] == word => return Ok(true),
-            Ok(_) => {}
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            Err(error) => return Err(error),
+        // What others have sent here comes first; not for ever.
+        for _ in 0..OTHERS_MAX {
+            match listening.recv_from(&mut buffer) {
+                Ok((bytes, _)) if buffer[..bytes] == word => return Ok(true),
+                Ok(_) => {}
+                Err(error) if is_timeout(&error) => break,
+                Err(error) => return Err(error),
+            }
         }
     }
     Ok(false)
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
 #[cfg(test)]
