@@ -375,6 +375,8 @@ impl Actor for Credentials {
                 let node = credentials.me();
                 tracing::warn!(%node, path, reason, "a list of revoked certificates that was kept is not taken: its root may have been retired");
             }
+            // Who was let in before they were read.
+            credentials.judge();
             credentials.look(cx);
         });
     }

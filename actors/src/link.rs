@@ -638,6 +638,10 @@ impl Actor for Link {
                 if let Some(candidate) = candidate {
                     self.setup.wire.add(&candidate.connection);
                     if self.session.is_some() {
+                        // What stands is to be replaced all the same.
+                        if self.setup.stage.env.now() < self.renews {
+                            self.dial_later(cx);
+                        }
                         return;
                     }
                 }

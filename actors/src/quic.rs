@@ -285,8 +285,8 @@ impl Quic {
     /// Has the shaper look after a connection, if what goes over it is capped.
     fn shape(&mut self, peer: &NodeId, connection: &Connection) {
         let Some(shaper) = &self.shaper else { return };
+        shaper.learn(peer, connection.remote_address());
         if Plan::is_wan(&self.stage.node, peer) {
-            shaper.learn(peer, connection.remote_address());
             self.shaped.push((peer.clone(), connection.clone()));
         }
     }

@@ -143,8 +143,19 @@ impl Bucket {
             let wait = (-self.level + rate - 1) / rate;
             return Err(now.saturating_add(u64::try_from(wait).unwrap_or(u64::MAX)));
         }
-        self.level -= 8 * NANOS * i128::try_from(bytes).unwrap_or(i128::MAX / (16 * NANOS));
+        self.level -= cost(bytes);
         Ok(())
+    }
+
+    /// Takes what so many bytes need, and says when they may leave: now, or in turn behind all that was reserved before.
+    pub fn reserve(&mut self, bytes: usize, now: u64) -> u64 {
+        match self.take(bytes, now) {
+            Ok(()) => now,
+            Err(at) => {
+                self.level -= cost(bytes);
+                at
+            }
+        }
     }
 
     fn refill(&mut self, now: u64) {
@@ -153,6 +164,10 @@ impl Bucket {
         let level = self.level + i128::from(self.rate) * i128::from(passed);
         self.level = level.min(depth(self.rate));
     }
+}
+
+fn cost(bytes: usize) -> i128 {
+    8 * NANOS * i128::try_from(bytes).unwrap_or(i128::MAX / (16 * NANOS))
 }
 
 fn depth(rate: u64) -> i128 {
@@ -217,7 +232,12 @@ impl Adaptive {
 
     /// The rate after another look.
     pub fn look(&mut self, cap: u64, seen: Seen) -> u64 {
-        let round_trip = seen.round_trip.max(0.0);
+        let round_trip = seen.round_trip;
+        if round_trip <= 0.0 {
+            // Nobody is connected, so nothing is known.
+            self.rate = self.rate.clamp((cap / FLOOR).max(1), cap.max(1));
+            return self.rate;
+        }
         self.shortest = (self.shortest * FORGET).min(round_trip);
         // What the bucket itself makes a batch wait is no queue of the path.
         let own = depth(self.rate.max(1)) as f64 / NANOS as f64 / self.rate.max(1) as f64;
@@ -323,6 +343,25 @@ mod tests {
         assert!((0.99..=1.01).contains(&(sent as f64 * 8.0 / (100.0 * MBIT as f64))));
     }
 
+    /// Who asks first when it is time is not served first: each has its turn, and nobody waits for more than one batch of each other.
+    #[test]
+    fn whoever_waits_has_a_turn_of_its_own() {
+        let mut bucket = Bucket::new(20 * MBIT, 0);
+        let mut turns = [0, 0];
+        let mut sent = [0_u64; 2];
+        while turns.iter().min() < Some(&10_000_000_000) {
+            // The first one asks whenever both may.
+            let next = usize::from(turns[1] < turns[0]);
+            let bytes = [14_520, 1200][next];
+            turns[next] = bucket.reserve(bytes, turns[next]).max(turns[next] + 1);
+            sent[next] += 1;
+        }
+        let [many, few] = sent;
+        assert!(few * 10 >= many * 9, "{sent:?}");
+        let bits = 8 * (many * 14_520 + few * 1200);
+        assert!((0.99..=1.01).contains(&(bits as f64 / (200.0 * MBIT as f64))));
+    }
+
     /// A clock that is asked out of order gives nothing away.
     #[test]
     fn time_that_goes_back_fills_nothing() {
@@ -383,6 +422,7 @@ mod tests {
     fn a_rate_that_adapts_sinks_while_the_path_queues_or_loses_and_comes_back() {
         let cap = 100 * MBIT;
         let mut adaptive = Adaptive::new(cap);
+        assert_eq!(adaptive.look(cap, Seen::default()), cap, "nobody is there");
         let quiet = Seen {
             sent: 1000,
             lost: 0,

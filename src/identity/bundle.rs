@@ -297,28 +297,27 @@ impl Bundle {
         found.map(|(domain, root)| (domain, root.sha256.as_str()))
     }
 
-    /// Takes a list that is newer than the one of its root; says what holds then. None if it is not newer, or of no root.
+    /// Takes a list that is newer than the one of its root; says what holds then. None if it is not newer, or of no root. It holds for every
+    /// certificate of that root's key: a root that was renewed with the same key and name has two.
     pub(super) fn take(&mut self, list: Arc<List>) -> Option<Revocations> {
+        let mut taken = None;
         for (domain, roots) in &mut self.roots {
             for root in roots {
-                if !list.is_signed_by(&root.certificate) {
+                let known = root.list.as_ref().map(|known| known.number());
+                let is_newer = known.is_none_or(|known| known < list.number());
+                if !is_newer || !list.is_signed_by(&root.certificate) {
                     continue;
                 }
-                let known = root.list.as_ref().map(|known| known.number());
-                if known.is_some_and(|known| known >= list.number()) {
-                    return None;
-                }
-                let revocations = Revocations {
+                root.list = Some(list.clone());
+                taken.get_or_insert_with(|| Revocations {
                     domain: domain.clone(),
                     number: list.number(),
                     count: list.revoked().len(),
                     list: list.der().to_vec(),
-                };
-                root.list = Some(list);
-                return Some(revocations);
+                });
             }
         }
-        None
+        taken
     }
 
     /// What is otherwise than before.

@@ -1,9 +1,9 @@
 //! What a domain's authority has issued, beside its root: so that a certificate can be called back that lies on another machine, and so that a
 //! root is not retired while somebody still has a certificate of it.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt};
 use std::path::PathBuf;
 
 use rustls::pki_types::CertificateDer;
@@ -62,13 +62,30 @@ pub(super) fn note(files: &DomainFiles, issued: &Issued) -> Result<(), IdentityE
     let mut line = serde_json::to_vec(issued).map_err(|error| fail(error.into()))?;
     line.push(b'\n');
     let mut file = OpenOptions::new()
+        .read(true)
         .append(true)
         .create(true)
         .mode(PRIVATE_MODE)
         .open(&path)
         .map_err(fail)?;
+    // What the power or a full disk has left of a line was of a certificate that was never handed out.
+    let length = file.metadata().map_err(fail)?.len();
+    let whole = whole_lines(&file, length).map_err(fail)?;
+    if whole < length {
+        file.set_len(whole).map_err(fail)?;
+    }
     file.write_all(&line).map_err(fail)?;
     file.sync_all().map_err(fail)
+}
+
+/// How many bytes of a file of that length are whole lines. Only its last line may be none; one takes far less than is looked at.
+fn whole_lines(file: &File, length: u64) -> std::io::Result<u64> {
+    let mut tail = [0; 4096];
+    let from = length.saturating_sub(tail.len() as u64);
+    let tail = &mut tail[..(length - from) as usize];
+    file.read_exact_at(tail, from)?;
+    let end = tail.iter().rposition(|byte| *byte == b'\n');
+    Ok(end.map_or(from, |end| from + end as u64 + 1))
 }
 
 /// All that was noted, the oldest first.

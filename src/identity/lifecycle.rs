@@ -314,7 +314,8 @@ pub fn revoke(plan: &Plan, node: &NodeId, now: u64) -> Result<Revoked, IdentityE
     let mut pem = String::new();
     let mut newest = known.iter().map(|list| list.number()).max().unwrap_or(0);
     for root in &roots {
-        let list = known.iter().find(|list| list.is_signed_by(root));
+        let signed = known.iter().filter(|list| list.is_signed_by(root));
+        let list = signed.max_by_key(|list| list.number());
         let fingerprint = hex(&sha256(root));
         let here: Vec<&Issued> = targets.iter().filter(|it| it.root == fingerprint).collect();
         if here.is_empty() {

@@ -39,6 +39,15 @@ impl List {
             ));
         }
         let parsed = parse(der)?;
+        // Of one that holds for some certificates only, nobody here could tell which (RFC 5280, 5.2.5).
+        let scope = x509_parser::oid_registry::OID_X509_EXT_ISSUER_DISTRIBUTION_POINT;
+        if parsed
+            .extensions()
+            .iter()
+            .any(|extension| extension.oid == scope)
+        {
+            return Err("a list that holds for some of its root's certificates only; expected one for all of them".into());
+        }
         let number = parsed.crl_number().map(|number| number.to_u64_digits());
         let number = match number.as_deref() {
             Some([]) => 0,

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CrlDistributionPoint,
+    CrlIssuingDistributionPoint, CrlScope, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod,
+    KeyPair, KeyUsagePurpose, SanType, SerialNumber,
 };
 use time::OffsetDateTime;
 use tombolo::identity::lifecycle::{self, Asked};
@@ -15,6 +16,8 @@ use tombolo::identity::pki::Terms;
 use tombolo::identity::rollover::{self, Step};
 use tombolo::identity::show::show_plan;
 use tombolo_actors::identity::{Change, Identity};
+use x509_parser::prelude::FromDer;
+use x509_parser::revocation_list::CertificateRevocationList;
 
 use crate::world::*;
 
@@ -222,6 +225,60 @@ fn a_list_that_no_pinned_root_has_signed_is_not_taken() {
     fs::write(world.path("hq.crl.pem"), "nothing").unwrap();
     let kept = gate.refresh().kept.unwrap();
     assert!(kept.contains("hq.crl.pem: expected lists"), "{kept}");
+}
+
+/// Two files in one, an older list before the newer one, and a ledger that ends in half a line: nothing that was revoked counts again.
+#[test]
+fn what_was_revoked_stays_so_whatever_the_files_went_through() {
+    let world = World::new();
+    let revoke = || lifecycle::revoke(&world.plan, &node("hq/a"), NOW).unwrap();
+    revoke();
+    let list = world.path("hq.crl.pem");
+    let first = fs::read(&list).unwrap();
+    rotate(&world, "hq/a", NOW);
+    revoke();
+    let both = [first, fs::read(&list).unwrap()].concat();
+    fs::write(&list, both).unwrap();
+    let ledger = world.path("hq.issued.jsonl");
+    let whole = fs::read(&ledger).unwrap();
+    fs::write(&ledger, [&whole[..], b"{\"node\": \"hq/"].concat()).unwrap();
+    rotate(&world, "hq/a", NOW + 1);
+    assert_eq!(revoke().number, 3);
+    let gate = world.load("hq/gate").unwrap();
+    let revoked = gate.revocations().remove(0);
+    let (_, revoked) = CertificateRevocationList::from_der(&revoked).unwrap();
+    assert_eq!(revoked.iter_revoked_certificates().count(), 3);
+}
+
+/// RFC 5280, 5.2.5: the newest list of an authority may be one of other certificates than ours.
+#[test]
+fn a_list_of_some_of_a_roots_certificates_is_not_taken_for_one_of_all() {
+    let world = World::new();
+    let read = |name: &str| fs::read_to_string(world.path(name)).unwrap();
+    let key = KeyPair::from_pem(&read("hq.key")).unwrap();
+    let root = Issuer::from_ca_cert_pem(&read("hq.pem"), key).unwrap();
+    let list = |scope| {
+        let day = rcgen::date_time_ymd(2030, 1, 1);
+        let params = CertificateRevocationListParams {
+            this_update: day,
+            next_update: rcgen::date_time_ymd(2031, 1, 1),
+            crl_number: SerialNumber::from(7),
+            issuing_distribution_point: scope,
+            revoked_certs: Vec::new(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        params.signed_by(&root).unwrap().der().to_vec()
+    };
+    let gate = world.load("hq/gate").unwrap();
+    let scope = CrlIssuingDistributionPoint {
+        distribution_point: CrlDistributionPoint {
+            uris: vec!["http://ca.example/ca.crl".to_owned()],
+        },
+        scope: Some(CrlScope::CaCertsOnly),
+    };
+    let error = gate.revoke(&list(Some(scope))).unwrap_err();
+    assert!(error.contains("expected one for all of them"), "{error}");
+    assert_eq!(gate.revoke(&list(None)).unwrap().unwrap().number, 7);
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn fleet() -> Fleet {
         r#"
     [federation]
     name = "tiny"
-    rounds = 9000000
+    rounds = 999999
     sync_every = 1
     [round]
     quorum = { nodes = 2, domains = 2 }

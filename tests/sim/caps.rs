@@ -17,7 +17,18 @@ fn elements(rate: u64) -> usize {
 }
 
 fn bay(link: &str, elements: usize) -> Simulation {
-    let text = format!(
+    let wide = move |_: &NodeId| Probe {
+        layout: Layout::new([("weight", vec![elements])]).unwrap(),
+    };
+    let simulation = Simulation::from_toml(&text(link)).unwrap();
+    simulation
+        .limit(secs(600))
+        .trainer(wide)
+        .training(millis(100))
+}
+
+fn text(link: &str) -> String {
+    format!(
         r#"
         [federation]
         name = "bay"
@@ -38,12 +49,7 @@ fn bay(link: &str, elements: usize) -> Simulation {
         between = ["plant", "hq"]
         {link}
     "#
-    );
-    let wide = move |_: &NodeId| Probe {
-        layout: Layout::new([("weight", vec![elements])]).unwrap(),
-    };
-    let simulation = Simulation::from_toml(&text).unwrap().limit(secs(600));
-    simulation.trainer(wide).training(millis(100))
+    )
 }
 
 fn run(link: &str, elements: usize) -> SimulationReport {
@@ -187,4 +193,31 @@ fn mean_round_trip_ms(report: &SimulationReport) -> f64 {
     });
     let measured: Vec<f64> = measured.collect();
     measured.iter().sum::<f64>() / measured.len() as f64
+}
+
+/// A gateway's successor has a connection of its own on the same budget: while a model goes to the gateway, its heartbeats still go out.
+#[test]
+fn a_full_link_starves_no_other_connection_of_its_site() {
+    let link = r#"cap = "20 Mbit/s"
+        emulate = { delay = "20ms", rate = "200 Mbit/s" }"#;
+    let text = text(link).replace(
+        "name = \"plant\"\n        nodes = [\"gate\"]",
+        "name = \"plant\"\n        nodes = [\"gate\", \"a\"]\n        gateways = [\"gate\", \"a\"]",
+    );
+    assert!(text.contains("gateways"));
+    let elements = elements(20 * MBIT);
+    let wide = move |_: &NodeId| Probe {
+        layout: Layout::new([("weight", vec![elements])]).unwrap(),
+    };
+    let simulation = Simulation::from_toml(&text).unwrap().limit(secs(600));
+    let report = simulation
+        .trainer(wide)
+        .training(millis(100))
+        .run()
+        .unwrap();
+    assert_eq!(report.violations, []);
+    assert!(report.rounds().iter().all(Round::is_committed));
+    let suspected = |(_, event): &&(_, Event)| matches!(event, Event::PeerSuspected { .. });
+    let suspected: Vec<_> = report.events.iter().filter(suspected).collect();
+    assert!(suspected.is_empty(), "{suspected:?}");
 }

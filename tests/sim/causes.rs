@@ -157,7 +157,7 @@ fn explain_names_a_slow_link_a_slow_node_a_nan_and_an_expired_certificate() {
             .to_owned(),
     );
     let expired = "lab/slow does not talk to it: the certificate of \"spiffe://lab.troubled/node/old\" has expired: \
-        valid until #-#-#T#:#:#Z, now #-#-#T#:#:#Z; renew it with `tombolo certs issue`";
+        valid until #-#-#T#:#:#Z, now #-#-#T#:#:#Z; renew it with `tombolo certs rotate`";
     let expected = [
         slow_link.0.clone(),
         slow_link.1.clone(),

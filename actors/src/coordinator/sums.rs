@@ -402,10 +402,11 @@ impl Sent {
         len: usize,
     ) -> Result<Vec<Bytes>, String> {
         let env = &setup.stage.env;
-        let until = env.now() + patience(setup);
+        let mut until = None;
         let mut read = self.read(setup, len).await;
         while let Err(reason) = read {
-            if env.now() >= until {
+            // It counts from when the connection was found broken.
+            if env.now() >= *until.get_or_insert_with(|| env.now() + patience(setup)) {
                 return Err(reason);
             }
             tracing::debug!(node = %setup.stage.node, domain = %contribution.domain, taken = self.taken, reason, "the rest of a contribution is asked for");
@@ -422,9 +423,9 @@ impl Sent {
 
     async fn read(&mut self, setup: &Setup, len: usize) -> Result<Vec<Bytes>, String> {
         let began = setup.stage.env.now();
-        let read = within(setup, read_exactly(&mut self.incoming.stream, len)).await;
+        let read = read_exactly(setup, &mut self.incoming.stream, len).await;
         self.waited += setup.stage.env.now().since(began);
-        read?
+        read
     }
 
     /// Has what has not come yet begin to come again.
@@ -480,17 +481,16 @@ fn patience(setup: &Setup) -> Duration {
     setup.stage.plan.round.close_limit / 3
 }
 
-/// Reads so many bytes, in the pieces in which they came.
+/// Reads so many bytes, in the pieces in which they came. However narrow the link, each piece is progress.
 async fn read_exactly(
+    setup: &Setup,
     stream: &mut quinn::RecvStream,
     mut len: usize,
 ) -> Result<Vec<Bytes>, String> {
     let mut pieces = Vec::new();
     while len > 0 {
-        let chunk = stream
-            .read_chunk(len, true)
-            .await
-            .map_err(|error| error.to_string())?;
+        let chunk = within(setup, stream.read_chunk(len, true)).await?;
+        let chunk = chunk.map_err(|error| error.to_string())?;
         let chunk = chunk.ok_or_else(|| format!("the stream ended {len} bytes too early"))?;
         len -= chunk.bytes.len();
         pieces.push(chunk.bytes);

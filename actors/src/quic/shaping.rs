@@ -32,9 +32,20 @@ pub struct Shaper {
     began: Instant,
     lanes: BTreeMap<DomainId, Mutex<Lane>>,
     addresses: Mutex<BTreeMap<SocketAddr, DomainId>>,
-    /// When the batch may leave that was refused just now: for the poller that is asked next.
-    refused: Mutex<Option<Instant>>,
+    turn: Mutex<Turn>,
     segments: usize,
+}
+
+/// What a poller and the socket tell each other. quinn asks a connection's poller right before it sends a batch of it and right after the batch was
+/// refused, on one thread; only what is no connection's is sent without.
+#[derive(Debug, Default)]
+struct Turn {
+    /// A poller has said that its connection may send.
+    asked: bool,
+    /// What it sends next has been paid for.
+    paid: bool,
+    /// What it wanted to send is paid for, and may leave at that time.
+    at: Option<Instant>,
 }
 
 /// What goes to one domain.
@@ -98,7 +109,7 @@ impl Shaper {
             runtime,
             lanes: caps(plan, node).map(lane).collect(),
             addresses: Mutex::default(),
-            refused: Mutex::default(),
+            turn: Mutex::default(),
             segments: batch(least, DATAGRAM),
         }))
     }
@@ -111,13 +122,14 @@ impl Shaper {
         })
     }
 
-    /// Notes that a peer is at an address.
+    /// Notes that a peer is at an address, whoever was there before.
     pub(super) fn learn(&self, peer: &NodeId, address: SocketAddr) {
         let domain = peer.domain();
+        let mut addresses = locked(&self.addresses);
         if !self.lanes.contains_key(&domain) {
+            addresses.remove(&address);
             return;
         }
-        let mut addresses = locked(&self.addresses);
         if addresses.len() >= ADDRESSES_MAX {
             addresses.pop_first();
         }
@@ -160,28 +172,55 @@ impl Shaper {
         u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Whether a batch may leave; false if it is to be dropped.
-    fn admit(&self, transmit: &Transmit<'_>) -> io::Result<bool> {
+    /// Whether a batch may leave, and whether its destination is capped.
+    fn admit(&self, transmit: &Transmit<'_>) -> io::Result<Admitted> {
+        let turn = std::mem::take(&mut *locked(&self.turn));
+        if turn.paid {
+            return Ok(Admitted::Paid);
+        }
         let addresses = locked(&self.addresses);
         let lane = addresses.get(&transmit.destination);
         let Some(lane) = lane.and_then(|domain| self.lanes.get(domain)) else {
-            return Ok(true);
+            return Ok(Admitted::Free);
         };
         let mut lane = locked(lane);
-        match lane.bucket.take(transmit.contents.len(), self.now()) {
-            Ok(()) => Ok(true),
-            Err(_) if lane.cap.overload == Overload::Drop => {
-                let whole = transmit.contents.len();
-                let segment = transmit.segment_size.unwrap_or(whole).max(1);
-                lane.dropped += whole.div_ceil(segment) as u64;
-                Ok(false)
+        let (bytes, now) = (transmit.contents.len(), self.now());
+        match lane.cap.overload {
+            Overload::Drop => match lane.bucket.take(bytes, now) {
+                Ok(()) => Ok(Admitted::Paid),
+                Err(_) => {
+                    let segment = transmit.segment_size.unwrap_or(bytes).max(1);
+                    lane.dropped += bytes.div_ceil(segment) as u64;
+                    Ok(Admitted::Dropped)
+                }
+            },
+            // An endpoint's own answer, which waits for nothing.
+            Overload::Delay | Overload::Adapt if !turn.asked => {
+                let taken = lane.bucket.take(bytes, now);
+                taken.map_err(|_| io::ErrorKind::WouldBlock)?;
+                Ok(Admitted::Free)
             }
-            Err(at) => {
-                *locked(&self.refused) = Some(self.began + Duration::from_nanos(at));
-                Err(io::ErrorKind::WouldBlock.into())
-            }
+            Overload::Delay | Overload::Adapt => match lane.bucket.reserve(bytes, now) {
+                at if at <= now => Ok(Admitted::Paid),
+                at => {
+                    self.wait(self.began + Duration::from_nanos(at));
+                    Err(io::ErrorKind::WouldBlock.into())
+                }
+            },
         }
     }
+
+    /// Has the poller that is asked next wait for its turn.
+    fn wait(&self, at: Instant) {
+        locked(&self.turn).at = Some(at);
+    }
+}
+
+enum Admitted {
+    /// Nothing is capped there, or nothing waits for it.
+    Free,
+    Paid,
+    Dropped,
 }
 
 impl Lane {
@@ -218,15 +257,22 @@ impl AsyncUdpSocket for Shaped {
         Box::pin(Poller {
             inner: self.inner.clone().create_io_poller(),
             shaper: self.shaper.clone(),
-            timer: Mutex::new(None),
+            waits: Mutex::default(),
         })
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        match self.shaper.admit(transmit)? {
-            true => self.inner.try_send(transmit),
-            false => Ok(()),
+        let admitted = self.shaper.admit(transmit)?;
+        if matches!(admitted, Admitted::Dropped) {
+            return Ok(());
         }
+        let sent = self.inner.try_send(transmit);
+        let is_full = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        if matches!(admitted, Admitted::Paid) && sent.as_ref().is_err_and(is_full) {
+            // It is not paid for again.
+            self.shaper.wait(self.shaper.runtime.now());
+        }
+        sent
     }
 
     fn poll_recv(
@@ -255,12 +301,19 @@ impl AsyncUdpSocket for Shaped {
     }
 }
 
-/// Of one connection. quinn asks it right after a batch was refused, on the same thread: what was refused then is this connection's.
+/// Of one connection.
 struct Poller {
     inner: Pin<Box<dyn UdpPoller>>,
     shaper: Arc<Shaper>,
     /// Never contended: a poller is polled by its connection alone.
-    timer: Mutex<Option<Pin<Box<dyn AsyncTimer>>>>,
+    waits: Mutex<Waits>,
+}
+
+#[derive(Default)]
+struct Waits {
+    timer: Option<Pin<Box<dyn AsyncTimer>>>,
+    /// What waits is paid for.
+    paid: bool,
 }
 
 impl std::fmt::Debug for Poller {
@@ -272,14 +325,19 @@ impl std::fmt::Debug for Poller {
 impl UdpPoller for Poller {
     fn poll_writable(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let timer = this.timer.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = locked(&this.shaper.refused).take() {
-            *timer = Some(this.shaper.runtime.new_timer(at));
+        let waits = this.waits.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = locked(&this.shaper.turn).at.take() {
+            waits.timer = Some(this.shaper.runtime.new_timer(at));
+            waits.paid = true;
         }
-        if let Some(waiting) = timer {
-            ready!(waiting.as_mut().poll(context));
-            *timer = None;
+        if let Some(timer) = &mut waits.timer {
+            ready!(timer.as_mut().poll(context));
+            waits.timer = None;
         }
-        this.inner.as_mut().poll_writable(context)
+        ready!(this.inner.as_mut().poll_writable(context))?;
+        let mut turn = locked(&this.shaper.turn);
+        turn.asked = true;
+        turn.paid = std::mem::take(&mut waits.paid);
+        Poll::Ready(Ok(()))
     }
 }
