@@ -340,7 +340,7 @@ impl Coordinator {
         if let Some(reason) = self.orders.stopping() {
             return self.end(cx, reason.clone());
         }
-        if self.orders.is_held() {
+        if self.orders.is_held() && self.unfinished() != Some(round) {
             return;
         }
         let span = match self.plan.round.deadline {

@@ -1,7 +1,9 @@
 //! A user pauses a run, goes on with it, or ends it, whatever befalls the coordinator meanwhile (ROUND-8).
 
+use std::time::Duration;
+
 use tombolo::simulation::{
-    Simulation, SimulationReport, crash, pause, promote, secs, stop, stop_now,
+    Simulation, SimulationReport, crash, millis, pause, promote, secs, stop, stop_now,
 };
 use tombolo_core::event::Event;
 
@@ -72,6 +74,34 @@ fn a_pause_outlives_the_coordinator_and_the_next_one_keeps_it() {
         let told = told.filter(|(_, event)| matches!(event, Event::RunPaused { .. }));
         assert_eq!(told.count(), 2, "each coordinator says so");
     }
+}
+
+/// What was open when the run was paused comes to its end, though its coordinator is another one by then.
+#[test]
+fn a_round_that_was_weighed_before_a_pause_ends_in_it_after_a_restart() {
+    let weighed = |report: &SimulationReport, round: u64| {
+        let mut events = report.events.iter();
+        let found = events
+            .find(|(_, event)| matches!(event, Event::Weighed { round: of, .. } if *of == round));
+        found.map(|(at, _)| Duration::from_micros(at.0))
+    };
+    let at = weighed(&coast(3).run().unwrap(), 5).unwrap();
+    let report = coast(3)
+        .between(at - millis(20), secs(62), pause())
+        .between(at + millis(3), at + secs(5), crash("hq/gate"))
+        .run()
+        .unwrap();
+    assert_eq!(report.violations, []);
+    assert_eq!(report.finished.reason, "");
+    let mut resumed = report.events.iter();
+    let resumed = resumed.find(|(_, event)| matches!(event, Event::RoundResumed { round: 5, .. }));
+    let resumed = resumed.expect("the round was weighed").0;
+    let mut ended = report.events.iter();
+    let ended = ended.find(|(_, event)| matches!(event, Event::Round(ended) if ended.round == 5));
+    let ended = ended.expect("it ends").0;
+    assert!(resumed < ended && ended.0 < 30_000_000, "{ended:?}");
+    let next = opened(&report).find(|opened| *opened > ended.0);
+    assert!(next.is_some_and(|next| next >= 62_000_000), "{next:?}");
 }
 
 #[test]

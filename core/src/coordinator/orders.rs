@@ -149,7 +149,7 @@ impl Coordinator {
     /// The round that still comes to its end, or whose end is being recorded.
     fn ending_round(&self) -> Option<Round> {
         let open = self.current.as_ref().map(|current| current.round);
-        open.or(self.recording)
+        open.or(self.recording).or_else(|| self.unfinished())
     }
 
     /// Why the run ends, if it does.

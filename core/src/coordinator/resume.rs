@@ -123,6 +123,16 @@ impl Coordinator {
         }
     }
 
+    /// The round that a life before has weighed and not ended: it is gone on with, even in a pause.
+    pub(super) fn unfinished(&self) -> Option<Round> {
+        let (resumed, committed) = (self.resumed.as_ref()?, self.committed.as_ref()?);
+        let Weighing {
+            round, epoch, base, ..
+        } = resumed.weighing;
+        let fits = (round, base) == (committed.ended + 1, committed.hash);
+        (fits && epoch <= self.view().epoch).then_some(round)
+    }
+
     /// Puts the round that has just been opened where the life before left it.
     pub(super) fn resume(&mut self, cx: &mut Context<'_, Effect>) {
         let (Some(resumed), Some(current), Some(committed)) =
