@@ -346,9 +346,13 @@ impl Identity for NodeIdentity {
             return found;
         }
         self.refresh_bundle(source, &mut found);
-        if found.kept.is_none() {
-            self.refresh_pair(source, &mut found);
-        }
+        // What is wrong with the one keeps nobody from the other.
+        let of_bundle = found.kept.take();
+        self.refresh_pair(source, &mut found);
+        found.kept = match (of_bundle, found.kept.take()) {
+            (Some(one), Some(other)) => Some(format!("{one}; {other}")),
+            (one, other) => one.or(other),
+        };
         seen.stamps = stamps;
         // What time it is now is no news.
         let point = |reason: &Option<String>| {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::SetOnce;
 
-use crate::env::{Work, work};
+use crate::env::{OffloadPanicked, Work, work};
 use crate::identity::{Change, Identity, Paper, Refreshed, Revocations};
 use crate::link;
 use crate::node::Company;
@@ -172,6 +172,10 @@ impl Credentials {
                         node,
                         domain,
                         sha256,
+                    });
+                    // It may be back: what it has revoked is still known.
+                    later(cx, self.read_kept(), |credentials, read, _| {
+                        credentials.on_kept(read.unwrap_or_default());
                     });
                 }
                 Change::RootRetired {
@@ -348,14 +352,14 @@ impl Credentials {
     }
 }
 
-impl Actor for Credentials {
-    type Message = Message;
-    const NAME: &'static str = "Credentials";
-
-    fn started(&mut self, cx: &mut Cx<Self>) {
+impl Credentials {
+    /// Takes the lists that were kept, of roots that are pinned now; says of which files not, and why.
+    fn read_kept(
+        &self,
+    ) -> impl Future<Output = Result<BTreeMap<String, String>, OffloadPanicked>> + use<> {
         let (env, identity) = (self.setup.stage.env.clone(), self.setup.identity.clone());
         let files = env.files();
-        let read = work(env.as_ref(), Work::Bytes(0), move || {
+        work(env.as_ref(), Work::Bytes(0), move || {
             let names = files.list(FOLDER).unwrap_or_default();
             let mut faults = BTreeMap::new();
             for name in names.into_iter().take(LISTS_MAX) {
@@ -369,14 +373,27 @@ impl Actor for Credentials {
                 }
             }
             faults
-        });
+        })
+    }
+
+    fn on_kept(&mut self, faults: BTreeMap<String, String>) {
+        for (path, reason) in faults {
+            let node = self.me();
+            tracing::warn!(%node, path, reason, "a list of revoked certificates that was kept is not taken: its root may have been retired");
+        }
+        // Who was let in before they were read.
+        self.judge();
+    }
+}
+
+impl Actor for Credentials {
+    type Message = Message;
+    const NAME: &'static str = "Credentials";
+
+    fn started(&mut self, cx: &mut Cx<Self>) {
+        let read = self.read_kept();
         pause(cx, read, |credentials, read, cx| {
-            for (path, reason) in read.unwrap_or_default() {
-                let node = credentials.me();
-                tracing::warn!(%node, path, reason, "a list of revoked certificates that was kept is not taken: its root may have been retired");
-            }
-            // Who was let in before they were read.
-            credentials.judge();
+            credentials.on_kept(read.unwrap_or_default());
             credentials.look(cx);
         });
     }

@@ -65,7 +65,8 @@ impl Bundle {
         }
     }
 
-    /// Reads the same anew. Lists that were known stay; a file with others that is not sound is left out, and named.
+    /// Reads the same anew. Lists that were known stay; a file with roots or lists that is not sound is left out, and named: what was known of that
+    /// domain holds.
     ///
     /// # Errors
     ///
@@ -74,10 +75,19 @@ impl Bundle {
         plan: &Plan,
         before: Option<&Bundle>,
     ) -> Result<(Bundle, Option<IdentityError>), IdentityError> {
-        let mut roots = Vec::new();
+        let (mut roots, mut fault) = (Vec::new(), None);
         for domain in &plan.domains {
             let files = DomainFiles::of_plan(domain);
-            roots.push((domain.id.clone(), files.read_roots(&domain.root_sha256)?));
+            let known = before.and_then(|before| before.roots.get(&domain.id));
+            let read = match (files.read_roots(&domain.root_sha256), known) {
+                (Err(error), Some(known)) => {
+                    // One domain's file keeps no other domain's from being read.
+                    fault = Some(error);
+                    known.iter().map(|root| root.certificate.clone()).collect()
+                }
+                (read, _) => read?,
+            };
+            roots.push((domain.id.clone(), read));
         }
         let provider = provider(plan.security.post_quantum_required);
         let bundle = Bundle::new(&plan.name, provider, roots);
@@ -96,7 +106,6 @@ impl Bundle {
         for list in before.into_iter().flat_map(Bundle::lists) {
             bundle.take(list.clone());
         }
-        let mut fault = None;
         for domain in &plan.domains {
             let files = DomainFiles::of_plan(domain);
             match files.read_lists() {

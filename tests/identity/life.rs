@@ -227,6 +227,24 @@ fn a_list_that_no_pinned_root_has_signed_is_not_taken() {
     assert!(kept.contains("hq.crl.pem: expected lists"), "{kept}");
 }
 
+/// A file that is not sound keeps nobody from what is: another domain's list, and this node's own new pair.
+#[test]
+fn one_domains_broken_file_keeps_no_other_change_out() {
+    let world = World::new();
+    let gate = world.load("hq/gate").unwrap();
+    let roots = gate.roots();
+    fs::write(world.path("plant.pem"), "no certificate").unwrap();
+    lifecycle::revoke(&world.plan, &node("hq/a"), NOW).unwrap();
+    rotate(&world, "hq/gate", NOW);
+    let found = gate.refresh();
+    let kept = found.kept.unwrap();
+    assert!(kept.contains("plant.pem"), "{kept}");
+    assert_eq!(rotated(&found.changes), 1, "{:?}", found.changes);
+    let is_list = |change: &Change| matches!(change, Change::Revoked(_));
+    assert!(found.changes.iter().any(is_list), "{:?}", found.changes);
+    assert_eq!(gate.roots(), roots, "what was known of plant holds");
+}
+
 /// Two files in one, an older list before the newer one, and a ledger that ends in half a line: nothing that was revoked counts again.
 #[test]
 fn what_was_revoked_stays_so_whatever_the_files_went_through() {
