@@ -67,18 +67,6 @@ impl Cap {
         hours.map_or(self.rate, |hours| hours.rate)
     }
 
-    /// Seconds until the rate may be another one.
-    pub fn holds_for(&self, unix_s: u64) -> u64 {
-        let minute = (unix_s / 60 % u64::from(DAY)) as u16;
-        let bounds = self.hours.iter().flat_map(|hours| [hours.from, hours.to]);
-        let minutes = bounds.map(|bound| match bound % DAY {
-            bound if bound > minute => bound - minute,
-            bound => DAY - minute + bound,
-        });
-        let minutes = minutes.min().unwrap_or(DAY);
-        u64::from(minutes) * 60 - unix_s % 60
-    }
-
     /// The lowest rate that may ever hold.
     pub fn least(&self) -> u64 {
         let hours = self.hours.iter().map(|hours| hours.rate);
@@ -406,9 +394,6 @@ mod tests {
             assert_eq!(found, rate * MBIT, "{hour}:{minute}");
         }
         assert_eq!(cap.least(), 20 * MBIT);
-        assert_eq!(cap.holds_for(at(7, 59) + 30), 30);
-        assert_eq!(cap.holds_for(at(8, 0)), 10 * 3600);
-        assert_eq!(cap.holds_for(at(23, 0)), 6 * 3600);
     }
 
     #[test]

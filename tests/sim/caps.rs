@@ -124,7 +124,6 @@ fn bits_sent(report: &SimulationReport, node: &str) -> Vec<(f64, f64)> {
     measured.collect()
 }
 
-/// The path that a cap is put on decides nothing: with a cap that never holds, it is as if there was none.
 #[test]
 fn another_cap_holds_in_its_hours() {
     let link = |hours: &str| {

@@ -54,7 +54,6 @@ struct Lane {
     cap: Cap,
     bucket: Bucket,
     adaptive: Adaptive,
-    dropped: u64,
     /// Of all connections to it, at the last look.
     seen: Counted,
 }
@@ -98,7 +97,6 @@ impl Shaper {
                 bucket: Bucket::new(rate, 0),
                 adaptive: Adaptive::new(rate),
                 cap: cap.clone(),
-                dropped: 0,
                 seen: Counted::default(),
             };
             (domain.clone(), Mutex::new(lane))
@@ -161,12 +159,6 @@ impl Shaper {
         }
     }
 
-    /// Bits per second that may leave towards a domain now, and datagrams dropped so far; none if nothing is capped there.
-    pub fn state(&self, domain: &DomainId) -> Option<(u64, u64)> {
-        let lane = locked(self.lanes.get(domain)?);
-        Some((lane.bucket.rate(), lane.dropped))
-    }
-
     fn now(&self) -> u64 {
         let passed = self.runtime.now().saturating_duration_since(self.began);
         u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX)
@@ -188,11 +180,7 @@ impl Shaper {
         match lane.cap.overload {
             Overload::Drop => match lane.bucket.take(bytes, now) {
                 Ok(()) => Ok(Admitted::Paid),
-                Err(_) => {
-                    let segment = transmit.segment_size.unwrap_or(bytes).max(1);
-                    lane.dropped += bytes.div_ceil(segment) as u64;
-                    Ok(Admitted::Dropped)
-                }
+                Err(_) => Ok(Admitted::Dropped),
             },
             // An endpoint's own answer, which waits for nothing.
             Overload::Delay | Overload::Adapt if !turn.asked => {
