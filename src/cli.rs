@@ -20,6 +20,7 @@ macro_rules! complain {
     }};
 }
 
+mod again;
 mod audit;
 mod bench;
 mod certs;
@@ -69,6 +70,8 @@ pub enum Exit {
     NoQuorum,
     /// It was the coordinator, and another node is it now.
     SteppedDown,
+    /// The run goes on by an amended topology, and this process has yet to begin again by it.
+    Amended,
     /// Ctrl-C.
     Interrupted,
     /// SIGTERM.
@@ -76,12 +79,13 @@ pub enum Exit {
 }
 
 impl Exit {
-    const ALL: [Exit; 7] = [
+    const ALL: [Exit; 8] = [
         Exit::Done,
         Exit::Failed,
         Exit::Usage,
         Exit::NoQuorum,
         Exit::SteppedDown,
+        Exit::Amended,
         Exit::Interrupted,
         Exit::Terminated,
     ];
@@ -93,6 +97,7 @@ impl Exit {
             Exit::Usage => 2,
             Exit::NoQuorum => 3,
             Exit::SteppedDown => 4,
+            Exit::Amended => 5,
             Exit::Interrupted => 130,
             Exit::Terminated => 143,
         }
@@ -108,6 +113,9 @@ impl Exit {
             Exit::NoQuorum => "no round ever met its quorum",
             Exit::SteppedDown => {
                 "it was the coordinator, and another node is it now: start it again with `--resume`"
+            }
+            Exit::Amended => {
+                "the run goes on by an amended topology, and this process could not begin again by itself: start it again with `--resume`"
             }
             Exit::Interrupted => "Ctrl-C; what is committed is kept",
             Exit::Terminated => "SIGTERM; what is committed is kept",
@@ -187,6 +195,8 @@ enum Command {
     Pause(order::Pause),
     /// Open rounds again in a run that was paused.
     Resume(order::Pause),
+    /// Let a run go on by its topology as the file says it now: what it adds joins at the next epoch, once every node has that file.
+    Amend(order::Amend),
     /// Let an evicted node in again before its cool-down is over.
     Readmit(readmit::Readmit),
     /// Make, issue and show certificates.
@@ -243,6 +253,7 @@ pub fn main() -> ExitCode {
         Command::Readmit(command) => command.run(&common),
         Command::Stop(command) => command.run(&common),
         Command::Pause(command) => command.run(&common, Wish::Pause),
+        Command::Amend(command) => command.run(&common),
         Command::Resume(command) => command.run(&common, Wish::Resume),
         Command::Certs(command) => command.run(&common),
         Command::Bench(command) => command.run(&common),

@@ -208,6 +208,12 @@ pub fn trouble(event: &Event) -> Option<String> {
             None => format!("the run is paused by {by}: no round is opened"),
         },
         Event::RunResumed { by } => format!("{by} goes on with the run"),
+        Event::RunAmended { by, open, .. } => match open {
+            Some(round) => {
+                format!("{by} has amended the topology: behind round {round} all begin again by it")
+            }
+            None => format!("{by} has amended the topology: all begin again by it"),
+        },
         Event::RunStopping { by, now, open } => match open.filter(|_| !now) {
             Some(round) => format!("{by} ends the run behind round {round}"),
             None => format!("{by} ends the run"),

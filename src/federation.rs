@@ -2,6 +2,7 @@
 //!
 //! [`Federation`] is the builder, [`Running`] the federation while it runs, [`Report`] what came of it.
 
+mod amendment;
 mod blueprint;
 mod ledger;
 mod paths;
@@ -25,7 +26,6 @@ use tombolo_actors::checkpoint::{Probe, Store};
 use tombolo_actors::crew::{Crew, Kit};
 use tombolo_actors::env::Files;
 use tombolo_actors::shell::{Census, Stage};
-use tombolo_actors::slab::Pool;
 use tombolo_core::aggregate::Aggregator;
 use tombolo_core::event::{Event, RoundState};
 use tombolo_core::ids::{DomainId, NodeId};
@@ -42,6 +42,7 @@ use crate::topology::{self, Diagnosis, Options, SharedKeys, TopologyFile};
 use crate::world::{World, WorldOptions};
 use tombolo_actors::identity::IdentityError;
 
+pub use amendment::goes_on_by;
 pub(crate) use blueprint::{Blueprint, Built};
 pub use ledger::Ledger;
 pub(crate) use paths::{LINKS_LOOK, Paths};
@@ -220,12 +221,7 @@ impl Federation {
     /// # Errors
     /// [`FederationError::Store`]: there is no way to the object store.
     pub fn store(&self) -> Result<Store, FederationError> {
-        let plan = self.plan();
-        let files = match self.open_store()? {
-            Some(files) => files,
-            None => crate::world::look(&plan.checkpoint.folder, &plan.coordinator),
-        };
-        Ok(records(plan, files))
+        self.records(self.open_store()?)
     }
 
     /// Where that is, for people.
@@ -398,10 +394,11 @@ impl Federation {
         check_ports(plan, &nodes)?;
         // The processes that train know how much they register.
         choose_fabrics(plan, &Fabrics::new(&plan.checkpoint.folder), &nodes, 0)?;
-        let keys = SharedKeys::of(plan);
-        StateFolder::check(&plan.checkpoint.folder, &keys, self.resume)?;
-        if let Some(files) = self.open_store()? {
-            self.probe(&records(plan, files))?;
+        let (keys, objects) = (SharedKeys::of(plan), self.open_store()?);
+        let began = self.began_with(&plan.coordinator, objects.as_ref(), keys.hash())?;
+        StateFolder::check(&plan.checkpoint.folder, &keys, began, self.resume)?;
+        if let Some(files) = objects {
+            self.probe(&self.records(Some(files))?)?;
         }
         forget_addresses(plan, &nodes)
     }
@@ -431,6 +428,7 @@ impl Federation {
             reason,
         })?;
         let plan = built.plan.clone();
+        let ahead = self.blueprint.ahead(&plan);
         let hosts_coordinator = nodes.contains(&plan.coordinator);
         let mut identities = BTreeMap::new();
         for node in &nodes {
@@ -444,11 +442,17 @@ impl Federation {
         let registered = 2 * 4 * built.layout.len() as u64;
         let fabric_of = choose_fabrics(&plan, &fabrics, &nodes, registered)?;
         let (mut state, mut run) = (None, Hash::default());
+        let mut began = BTreeMap::new();
+        for node in &nodes {
+            let with = self.began_with(node, objects.as_ref(), built.configuration)?;
+            began.insert(node.clone(), with);
+        }
         if hosts_coordinator {
-            let store = objects.clone().map(|files| records(&plan, files));
+            let store = objects.clone().map(|files| self.records(Some(files)));
+            let store = store.transpose()?;
             let probe = store.as_ref().map(|store| self.probe(store)).transpose()?;
             let keys = SharedKeys::of(&plan);
-            let opened = StateFolder::open(folder, &keys, self.resume)?;
+            let opened = StateFolder::open(folder, &keys, began[&plan.coordinator], self.resume)?;
             // Another machine may have begun it, or this one's folder is new.
             run = probe.flatten().map_or(opened.run(), |probe| probe.run);
             if let Some(store) = store {
@@ -539,7 +543,9 @@ impl Federation {
                 layout: built.layout.clone(),
                 trainer: built.trainer.clone(),
                 rule: built.rule.clone(),
-                configuration: built.configuration,
+                configuration: began[node],
+                topology: built.configuration,
+                ahead: ahead.clone(),
                 run,
                 told,
                 listen,
@@ -557,7 +563,14 @@ impl Federation {
         let paths = Paths::new(crews.values(), |peer| !crews.contains_key(peer));
         let waiting = Waiting::new(&plan, &crews, world.addresses(), clock);
         let waiting = Arc::new(waiting);
-        let sources = Sources::new(&plan, &crews, census.clone(), history, waiting.clone(), env);
+        let sources = Sources::new(
+            &plan,
+            &crews,
+            census.clone(),
+            history,
+            waiting.clone(),
+            env.clone(),
+        );
         let control = Control::serve(folder, first, sources).map_err(machine)?;
         Ok(Running {
             plan: plan.clone(),
@@ -575,6 +588,9 @@ impl Federation {
             world,
             state,
             recorders,
+            began_with: began,
+            env,
+            ahead,
             role_changes,
         })
     }
@@ -629,12 +645,6 @@ fn forget_addresses(plan: &Plan, nodes: &BTreeSet<NodeId>) -> Result<(), Federat
             .map_err(|error| FederationError::Machine(error.to_string()))?;
     }
     Ok(())
-}
-
-/// The coordinator's records in those files.
-fn records(plan: &Plan, files: Arc<dyn Files>) -> Store {
-    let configuration = Hash(topology::config_hash(plan));
-    Store::new(files, configuration, plan.checkpoint.every, Pool::default())
 }
 
 fn unix_now() -> u64 {

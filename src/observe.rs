@@ -22,6 +22,6 @@ pub use picture::{
     Bounds, ClockPicture, DomainPicture, LinkPicture, Mark, NodePicture, Notice, Phase, Picture,
     RecordPicture, RoundPicture, Span, Totals, VitalsPicture, WayPicture,
 };
-pub use server::{Dashboard, DashboardError, Feed};
+pub use server::{Dashboard, DashboardError, Feed, TOKEN_VARIABLE};
 pub use tensorboard::tensorboard;
 pub use trace::trace;

@@ -15,6 +15,7 @@
 //! Files are read, written whole, created if absent, listed and removed, nothing else: what every object store can do as well. All IO runs
 //! off the arbiters.
 
+mod amendment;
 mod notes;
 mod pause;
 mod probe;
@@ -40,6 +41,7 @@ use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::view::View;
 use tombolo_core::wire::Contribution;
 
+pub use amendment::{amend, began_with};
 pub(crate) use notes::{clear_journal, is_kept, journal, read_chunk, write_chunk};
 pub use probe::Probe;
 pub use promotion::Term;
@@ -105,6 +107,16 @@ pub enum CheckpointError {
         /// Ours.
         expected: Hash,
         /// Theirs.
+        found: Hash,
+    },
+    /// The run goes on by another topology than this process comes with.
+    #[error(
+        "the run goes on by the topology {expected:?}, and the file here is {found:?}: give this node the amended file, which the others have"
+    )]
+    Amended {
+        /// The run's.
+        expected: Hash,
+        /// This process's.
         found: Hash,
     },
     /// The store makes no difference between creating and replacing.
@@ -195,6 +207,7 @@ impl CheckpointError {
             // The files' own words name the file in full already.
             CheckpointError::Files { .. } => self,
             CheckpointError::OtherRun { .. }
+            | CheckpointError::Amended { .. }
             | CheckpointError::Taken(_)
             | CheckpointError::TakenView(_)
             | CheckpointError::Superseded { .. }
@@ -360,6 +373,8 @@ pub enum Message {
     View(View, Reply<Result<(), CheckpointError>>),
     /// Write down that the run is paused, or that it is not any more. Asked again, it finds its own work done.
     Hold(Option<Paused>, Reply<Result<(), CheckpointError>>),
+    /// Write down that the run goes on by the topology with that hash. Asked again, it finds its own work done.
+    Amend(Hash, Reply<Result<(), CheckpointError>>),
     /// Write down what a round's first gate has fixed, before anybody is told.
     Fix(Weighing, Reply<Result<(), CheckpointError>>),
     /// Note a contribution before it is acknowledged.
@@ -386,6 +401,13 @@ impl Checkpoint {
             store: Store::new(files, configuration, every, pool),
             stage,
         }
+    }
+
+    /// The same for a run that goes on by another topology than it began with.
+    #[must_use]
+    pub fn going_by(mut self, topology: Hash) -> Self {
+        self.store = self.store.going_by(topology);
+        self
     }
 
     /// The same in a store that coordinators share, one after the other.
@@ -443,8 +465,12 @@ impl Actor for Checkpoint {
                 self.run(cx, 0, reply, job, |_| {});
             }
             Message::Load(layout, reply) => {
-                let bytes = layout.len() * 4;
-                self.run(cx, bytes, reply, move |store| store.load(&layout), |_| {});
+                let (bytes, plan) = (layout.len() * 4, self.stage.plan.clone());
+                let job = move |store: &Store| {
+                    store.go_on(&plan)?;
+                    store.load(&layout)
+                };
+                self.run(cx, bytes, reply, job, |_| {});
             }
             Message::Commit(layout, state, reply) => {
                 let (bytes, round) = (layout.len() * 4, state.record.round);
@@ -465,6 +491,9 @@ impl Actor for Checkpoint {
             }
             Message::Hold(paused, reply) => {
                 self.run(cx, 0, reply, move |store| store.hold(paused), |_| {});
+            }
+            Message::Amend(topology, reply) => {
+                self.run(cx, 0, reply, move |store| store.amend(topology), |_| {});
             }
             Message::Fix(weighing, reply) => {
                 self.run(cx, 0, reply, move |store| store.fix(weighing), |_| {});

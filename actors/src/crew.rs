@@ -18,7 +18,7 @@ use crate::env::{Class, Env};
 use crate::heartbeat::{self, Heartbeat};
 use crate::identity::Identity;
 use crate::link::{self, Link, Shelf, Wire};
-use crate::node::{self, Company, Node};
+use crate::node::{self, Ahead, Company, Node};
 use crate::quic::{self, Quic};
 use crate::record::{self, Record};
 use crate::residual::Residual;
@@ -50,8 +50,12 @@ pub struct Kit {
     pub trainer: TrainerFactory,
     /// Makes the rule; used on the coordinator's node.
     pub rule: RuleFactory,
-    /// Hash of everything in the configuration that decides the outcome.
+    /// Hash of everything in the configuration that decides the outcome, as the run began with it.
     pub configuration: Hash,
+    /// The same of the topology by which the run goes on: peers must have the same.
+    pub topology: Hash,
+    /// Looks for a topology by which it may go on after that; none if this node came from no file.
+    pub ahead: Option<Ahead>,
     /// Drawn when the run began; used on the coordinator's node, which tells the others.
     pub run: Hash,
     /// The last round of whose end a process before this one has told, 0 before the first; none if nobody knows. Used on the coordinator's
@@ -295,6 +299,8 @@ impl Crew {
             trainer,
             rule,
             configuration,
+            topology,
+            ahead,
             run,
             told,
             listen,
@@ -358,8 +364,8 @@ impl Crew {
         let checkpoint = {
             let (stage, pool, term) = (stage.clone(), pool.clone(), term.clone());
             supervise(&stage.clone(), Class::Node, me.as_str(), move |_| {
-                let checkpoint =
-                    Checkpoint::new(stage.clone(), configuration, pool.clone()).of_run(run);
+                let checkpoint = Checkpoint::new(stage.clone(), configuration, pool.clone());
+                let checkpoint = checkpoint.going_by(topology).of_run(run);
                 match stage.plan.shares_store() {
                     true => checkpoint.shared(term.clone()),
                     false => checkpoint,
@@ -392,7 +398,7 @@ impl Crew {
             let setup = record::Setup {
                 stage: stage.clone(),
                 identity: identity.clone(),
-                configuration,
+                topology,
                 company: company.clone(),
                 checkpoint: checkpoint.clone(),
                 seen: seen.clone(),
@@ -418,6 +424,8 @@ impl Crew {
                 stage: stage.clone(),
                 layout: layout.clone(),
                 configuration,
+                topology,
+                ahead: ahead.clone(),
                 trainer: trainer.clone(),
                 shelf: shelf.clone(),
                 fabric: fabric.clone(),
@@ -452,7 +460,7 @@ impl Crew {
                 identity: identity.clone(),
                 peer: peer.clone(),
                 incarnation,
-                topology: configuration,
+                topology,
                 shelf: shelf.clone(),
                 wire: wire.clone(),
                 durable: durable.clone(),

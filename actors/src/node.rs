@@ -6,6 +6,7 @@
 mod as_gateway;
 mod as_member;
 mod bench;
+mod consider;
 mod heal;
 pub mod keep;
 mod obtain;
@@ -19,6 +20,7 @@ use tokio::sync::{SetOnce, watch};
 
 use self::as_gateway::Shop;
 use self::bench::{Bench, Initial, bench};
+pub use self::consider::Ahead;
 use crate::clock_sync;
 use crate::collective;
 use crate::coordinator::{self, TrainerFactory};
@@ -114,6 +116,10 @@ pub struct Setup {
     pub layout: Layout,
     /// Hash of everything in the configuration that decides the outcome.
     pub configuration: Hash,
+    /// Hash of the topology by which the run goes.
+    pub topology: Hash,
+    /// Looks for the one by which it may go on.
+    pub ahead: Option<Ahead>,
     /// Makes its trainer.
     pub trainer: TrainerFactory,
     /// What peers may fetch from it.
@@ -428,6 +434,7 @@ impl Node {
             (Part::Coordinator, control) => {
                 self.tell_coordinator(tombolo_core::coordinator::Message::Domain(from, control));
             }
+            (Part::Gateway, Control::Amend(topology)) => self.pass_on(topology),
             (Part::Gateway, control) if from == view.coordinator && !is_member_word(&control) => {
                 match &control {
                     Control::Commit(commit) => {
@@ -448,6 +455,20 @@ impl Node {
             (Part::Gateway, Control::Vitals(vitals)) if vitals.node == from => {
                 self.send_now(&view.coordinator, Control::MemberVitals(vitals));
             }
+            (
+                Part::Gateway,
+                Control::Agreed {
+                    topology,
+                    objection,
+                },
+            ) => {
+                let agreed = Control::MemberAgreed {
+                    node: from,
+                    topology,
+                    objection,
+                };
+                self.send_now(&view.coordinator, agreed);
+            }
             (Part::Gateway, control) => {
                 self.step_gateway(cx, gateway::Message::Member(from, control))
             }
@@ -461,6 +482,7 @@ impl Node {
             (Part::Member, Control::Drop { round, .. }) => {
                 self.step_member(cx, member::Message::Drop(round))
             }
+            (Part::Member, Control::Consider(topology)) => self.consider(cx, from, topology),
             (Part::Member, Control::Rejoin) => self.step_member(cx, member::Message::GatewayUp),
             (Part::Member, Control::Leave { reason }) => {
                 // The links still carry what was said last; whoever owns the node ends it.
@@ -632,6 +654,7 @@ fn is_member_word(control: &Control) -> bool {
             | Control::Departing
             | Control::Diverged(_)
             | Control::Vitals(_)
+            | Control::Agreed { .. }
             | Control::Holds { .. }
     )
 }

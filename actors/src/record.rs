@@ -68,8 +68,8 @@ pub struct Setup {
     pub stage: Stage,
     /// Signs, and checks signatures.
     pub identity: Arc<dyn Identity>,
-    /// Hash of everything in the configuration that decides the outcome.
-    pub configuration: Hash,
+    /// Hash of everything in the configuration that decides the outcome, in the topology by which the run goes on.
+    pub topology: Hash,
     /// Filled once they exist: the node's links and coordinator.
     pub company: Arc<SetOnce<Company>>,
     /// Where the coordinator's records lie.
@@ -385,7 +385,7 @@ impl Record {
             format: FORMAT,
             federation: plan.name.clone(),
             run: self.run,
-            configuration: self.setup.configuration,
+            configuration: self.setup.topology,
             coordinators,
         }];
         let roots = self.setup.identity.roots().into_iter();
@@ -396,26 +396,45 @@ impl Record {
         first
     }
 
+    /// What is said first of a topology that was amended: which one it is, and the roots of the domains that join by it.
+    fn amended(&self) -> Vec<Leaf> {
+        let (account, configuration) = (self.keeper.account(), self.setup.topology);
+        if account.configuration() == configuration {
+            return Vec::new();
+        }
+        let mut first = vec![Leaf::Amended { configuration }];
+        let roots = self.setup.identity.roots().into_iter();
+        let joining = roots.filter(|(domain, _)| !account.roots().contains_key(domain));
+        first.extend(joining.map(|(domain, root)| Leaf::Root {
+            domain,
+            certificate: Der(root),
+        }));
+        first
+    }
+
     fn told(&self) -> machine::Told {
         let account = self.keeper.account();
+        let first = match self.keeper.size() {
+            0 => self.first(),
+            _ => self.amended(),
+        };
+        let mut roots = account.roots().clone();
+        for leaf in &first {
+            if let Leaf::Root {
+                domain,
+                certificate,
+            } = leaf
+            {
+                let of_domain = roots.entry(domain.clone()).or_default();
+                of_domain.push(certificate.0.clone());
+            }
+        }
         let nodes = self.setup.stage.plan.nodes().map(|node| &node.id);
         let known =
             nodes.filter_map(|node| Some((node.clone(), account.certificate(node)?.to_vec())));
         machine::Told {
-            first: match self.keeper.size() {
-                0 => self.first(),
-                _ => Vec::new(),
-            },
-            roots: match self.keeper.size() {
-                0 => {
-                    let mut roots: BTreeMap<DomainId, Vec<Vec<u8>>> = BTreeMap::new();
-                    for (domain, root) in self.setup.identity.roots() {
-                        roots.entry(domain).or_default().push(root);
-                    }
-                    roots
-                }
-                _ => account.roots().clone(),
-            },
+            first,
+            roots,
             retired: account.retired().clone(),
             lists: account.lists().clone(),
             epoch: account.epoch(),

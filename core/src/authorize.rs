@@ -83,6 +83,7 @@ pub fn authorize(
         | Control::Answer { .. }
         | Control::Commit(_)
         | Control::Abort { .. }
+        | Control::Amend(_)
         | Control::Finish { .. } => {
             let allowed = is_coordinator && view.is_gateway(to);
             (
@@ -101,6 +102,7 @@ pub fn authorize(
         | Control::Standing { .. }
         | Control::MemberDiverged(..)
         | Control::MemberVitals(_)
+        | Control::MemberAgreed { .. }
         | Control::Adopted { .. } => {
             let allowed = known && *to == view.coordinator && view.is_gateway(from);
             (
@@ -126,6 +128,7 @@ pub fn authorize(
         | Control::Train(_)
         | Control::Adopt(_)
         | Control::Drop { .. }
+        | Control::Consider(_)
         | Control::Leave { .. } => {
             let allowed = same_domain && view.is_gateway(from);
             (
@@ -152,6 +155,7 @@ pub fn authorize(
         | Control::Departing
         | Control::Diverged(_)
         | Control::Vitals(_)
+        | Control::Agreed { .. }
         | Control::Holds { .. } => {
             let allowed = same_domain && view.is_gateway(to);
             (
@@ -234,13 +238,14 @@ mod tests {
                 });
                 (Part::Fabric, pairs.collect())
             }
-            "Resync" | "Open" | "Weigh" | "Answer" | "Commit" | "Abort" | "Finish" => {
+            "Resync" | "Open" | "Weigh" | "Answer" | "Commit" | "Abort" | "Amend" | "Finish" => {
                 (Part::Gateway, vec![("d0/n0", "d0/n0"), ("d0/n0", "d1/n0")])
             }
             "Append" => (Part::Record, vec![("d0/n0", "d0/n0"), ("d0/n0", "d1/n0")]),
             "Recorded" => (Part::Record, vec![("d0/n0", "d0/n0"), ("d1/n0", "d0/n0")]),
             "DomainJoin" | "Reported" | "Stale" | "TrainingFailed" | "Unreachable"
-            | "Contribute" | "Standing" | "MemberDiverged" | "MemberVitals" | "Adopted" => (
+            | "Contribute" | "Standing" | "MemberDiverged" | "MemberVitals" | "MemberAgreed"
+            | "Adopted" => (
                 Part::Coordinator,
                 vec![("d0/n0", "d0/n0"), ("d1/n0", "d0/n0")],
             ),
@@ -249,12 +254,12 @@ mod tests {
                 pairs.push(("d0/n0", "d1/n0"));
                 (Part::View, pairs)
             }
-            "Rejoin" | "Train" | "Adopt" | "Drop" | "Leave" => {
+            "Rejoin" | "Train" | "Adopt" | "Drop" | "Consider" | "Leave" => {
                 (Part::Member, both(here, there, false))
             }
             "Measure" | "Fold" => (Part::Rank, both(here, there, false)),
             "Join" | "Exported" | "Failed" | "Measured" | "Folded" | "Departing" | "Diverged"
-            | "Vitals" | "Holds" => (Part::Gateway, both(here, there, true)),
+            | "Vitals" | "Agreed" | "Holds" => (Part::Gateway, both(here, there, true)),
             other => panic!("who may say {other}?"),
         }
     }

@@ -11,6 +11,7 @@
 //! Weights are on stable storage before anybody is told of them, and contributions before they are acknowledged: a coordinator that is
 //! restarted behind the first gate goes on with the same round. See [`Resumed`].
 
+mod amend;
 mod close;
 mod contributions;
 mod deadline;
@@ -43,6 +44,7 @@ use leaves::Untold;
 use orders::Orders;
 use round::{Current, Phase};
 
+pub use amend::{AMENDED, Disagreement};
 pub use leaves::Told;
 pub use orders::{NotObeyed, Obeyed, Order, OrderAnswer, Paused, STOPPED, Wish};
 pub use resume::{Noted, Resumed, Weighing, overtaken};
@@ -80,6 +82,8 @@ pub enum Message {
     Order(u64, Order),
     /// A pause, or its end, is on stable storage, or cannot be written down.
     Held(u64, Result<(), String>),
+    /// By which topology the run goes on is on stable storage, or cannot be written down.
+    Amended(u64, Result<(), String>),
     /// The aggregator's word.
     Weighed(Round, Result<Vec<Weight>, String>),
     /// What was fixed at the first gate is on stable storage.
@@ -192,6 +196,8 @@ pub enum Effect {
     Lifted(Result<Duration, NotLifted>),
     /// Write durably that the run is paused, or that it is not any more; answer with [`Message::Held`].
     Hold(u64, Option<Paused>),
+    /// Write durably by which topology the run goes on; answer with [`Message::Amended`].
+    Amend(u64, Hash),
     /// Answers [`Message::Order`].
     Ordered(u64, OrderAnswer),
     /// The run is over.
@@ -449,6 +455,13 @@ impl Coordinator {
             Control::MemberVitals(vitals) if vitals.node.domain() == domain => {
                 return self.on_vitals(cx, vitals);
             }
+            Control::MemberAgreed {
+                node,
+                topology,
+                objection,
+            } if node.domain() == domain => {
+                return self.on_agreed(cx, node, topology, objection);
+            }
             // Said before its link was lost: over the next one it is asked to say it again.
             Control::DomainJoin(_) if self.reach.get(&from) == Some(&false) => return,
             Control::DomainJoin(join) => return self.on_join(cx, domain, join),
@@ -655,6 +668,7 @@ impl Machine for Coordinator {
             }
             Message::Order(number, order) => self.on_order(cx, number, order),
             Message::Held(number, result) => self.on_held(cx, number, result),
+            Message::Amended(number, result) => self.on_amended(cx, number, result),
             Message::Domain(from, control) => self.on_domain(cx, from, control),
             Message::Weighed(round, result) => self.on_weighed(cx, round, result),
             Message::Fixed(round, result) => self.on_fixed(cx, round, result),

@@ -221,6 +221,13 @@ pub enum Event {
     },
     /// A user has ended the pause.
     RunResumed { by: String },
+    /// A user has amended the topology, and all nodes agree: behind the open round each process begins again by the one of that hash.
+    RunAmended {
+        by: String,
+        topology: Hash,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        open: Option<Round>,
+    },
     /// A user ends the run: behind the open round, or `now`, so that it is given up.
     RunStopping {
         by: String,

@@ -73,6 +73,31 @@ impl View {
         next
     }
 
+    /// The next view, in which the federation goes on by an amended plan: who acts goes on as far as it may, who is out stays out.
+    #[must_use]
+    pub fn amended(&self, plan: &Plan) -> Self {
+        let first = View::first(plan);
+        let coordinator = match plan.may_coordinate(&self.coordinator) {
+            true => self.coordinator.clone(),
+            false => first.coordinator.clone(),
+        };
+        let acting = plan.domains.iter().map(|domain| {
+            let acts = self.gateways.get(&domain.id);
+            let acts = acts.filter(|node| domain.gateways.contains(node));
+            (domain.id.clone(), acts.unwrap_or(domain.gateway()).clone())
+        });
+        let mut gateways: BTreeMap<DomainId, NodeId> = acting.collect();
+        gateways.insert(coordinator.domain(), coordinator.clone());
+        let mut out = self.out.clone();
+        out.retain(|node, _| plan.node(node).is_some() && *node != coordinator);
+        View {
+            epoch: self.epoch + 1,
+            coordinator,
+            gateways,
+            out,
+        }
+    }
+
     /// Whether the view names only nodes of the plan, each in its place.
     pub fn fits(&self, plan: &Plan) -> bool {
         let acts = |domain: &crate::plan::DomainPlan| {
@@ -207,6 +232,32 @@ mod tests {
         let mut seen = Seen::new(&plan, gate);
         let turn = seen.adopt(&plan, next).expect("it is later");
         assert!(turn.coordinator_moved && turn.falls);
+    }
+
+    #[test]
+    fn an_amended_plan_keeps_who_acts_and_who_is_out_as_far_as_they_are_in_it() {
+        let n = |text: &str| text.parse::<NodeId>().unwrap();
+        let mut old = plan(&[2, 2, 2]);
+        old.standby = vec![n("d1/n1")];
+        old.domains[1].gateways = vec![n("d1/n0"), n("d1/n1")];
+        let mut view = View::first(&old).promoting(&n("d1/n1"));
+        view.out = [(n("d1/n0"), Out::Left), (n("d2/n1"), Out::Evicted(1))].into();
+        let mut wider = plan(&[2, 3, 2, 1]);
+        wider.standby.clone_from(&old.standby);
+        wider.domains[1]
+            .gateways
+            .clone_from(&old.domains[1].gateways);
+        let next = view.amended(&wider);
+        assert!(next.fits(&wider) && !next.fits(&old));
+        assert_eq!((next.epoch, &next.coordinator), (3, &n("d1/n1")));
+        assert_eq!(next.gateway(&n("d3/n0").domain()), Some(&n("d3/n0")));
+        assert_eq!(next.out, view.out);
+        // The third domain and the promoted node's right are gone.
+        let narrower = plan(&[2, 2]);
+        let next = view.amended(&narrower);
+        assert!(next.fits(&narrower));
+        assert_eq!((next.epoch, &next.coordinator), (3, &n("d0/n0")));
+        assert!(next.is_gateway(&n("d1/n0")) && next.is_out(&n("d1/n0")));
     }
 
     #[test]

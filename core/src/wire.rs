@@ -30,7 +30,7 @@ pub const VERSION: u16 = 2;
 
 /// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0x82A1_A3EF_BDDA_7063;
+pub const FINGERPRINT: u64 = 0x20F3_FE46_7931_2BEB;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;
@@ -528,6 +528,8 @@ pub enum Control {
     Finish {
         reason: Text,
     },
+    /// Whether the domain's nodes have the topology with that hash at hand, to go on by it.
+    Amend(Hash),
 
     // Gateway to coordinator.
     DomainJoin(DomainJoin),
@@ -566,6 +568,12 @@ pub enum Control {
     },
     MemberDiverged(NodeId, Divergence),
     MemberVitals(Vitals),
+    /// A node has the topology at hand, or why not.
+    MemberAgreed {
+        node: NodeId,
+        topology: Hash,
+        objection: Option<Text>,
+    },
 
     // Gateway to member.
     Rejoin,
@@ -580,6 +588,8 @@ pub enum Control {
     Leave {
         reason: Text,
     },
+    /// Whether it has the topology with that hash at hand.
+    Consider(Hash),
 
     // Member to gateway.
     Join(Join),
@@ -599,6 +609,10 @@ pub enum Control {
     Diverged(Divergence),
     Departing,
     Vitals(Vitals),
+    Agreed {
+        topology: Hash,
+        objection: Option<Text>,
+    },
 
     // The record: coordinator to gateway, and back.
     Append(Append),

@@ -197,6 +197,9 @@ fn says(leaf: &Leaf) -> String {
                 list(coordinators)
             )
         }
+        Leaf::Amended { configuration } => {
+            format!("the run goes on by the topology {}", short(configuration))
+        }
         Leaf::Root {
             domain,
             certificate,

@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::again::{again, option};
 use super::dashboard::Page;
 use super::output::{refuse, show_fabrics};
 use super::run::{follow, open};
 use super::signals::Signals;
 use super::{Common, Exit, Format, processes, report, runtime};
+use tombolo::observe::Dashboard;
 use tombolo::{FederationError, Running};
 use tombolo_core::ids::NodeId;
 
@@ -58,6 +60,7 @@ impl Node {
             show_fabrics(common, federation.plan());
         }
         let folder = federation.plan().checkpoint.folder.clone();
+        let mut shown = None;
         let exit = runtime.block_on(async {
             let mut signals = match Signals::listen() {
                 Ok(signals) => signals,
@@ -67,6 +70,7 @@ impl Node {
                 Ok(page) => page,
                 Err(exit) => return exit,
             };
+            shown = page.as_ref().map(Dashboard::url);
             let rounds = federation.plan().rounds;
             match federation.spawn_node(&self.name).await {
                 Ok(running) => {
@@ -87,6 +91,12 @@ impl Node {
                 Err(error) => refuse(common, error),
             }
         });
+        drop(runtime);
+        if exit == Exit::Amended && self.child_of.is_none() {
+            let mut options = vec![option("--name", self.name.as_str())];
+            options.extend(self.trace.iter().map(|out| option("--trace", out)));
+            return again(common, "node", options, shown.as_deref(), &self.file);
+        }
         report::write_trace_of(self.trace.as_deref(), folder, exit)
     }
 }

@@ -1,9 +1,11 @@
-//! `tombolo pause [FILE]`, `tombolo resume [FILE]`, `tombolo stop [FILE] [--now]`.
+//! `tombolo pause [FILE]`, `tombolo resume [FILE]`, `tombolo stop [FILE] [--now]`, `tombolo amend FILE`.
 
 use std::path::PathBuf;
 
 use clap::Args;
+use tombolo::topology::config_hash;
 use tombolo_core::coordinator::{Obeyed, Paused, Wish};
+use tombolo_core::tensor::Hash;
 
 use super::output::{fail, print_line, refuse};
 use super::status::state_folder;
@@ -25,6 +27,16 @@ pub struct Stop {
     /// Give the open round up; `--resume` runs it again.
     #[arg(long)]
     now: bool,
+}
+
+/// Arguments of `amend`.
+#[derive(Debug, Args)]
+pub struct Amend {
+    /// The topology as it is to be; every node's machine has it already, under the name with which the node was started.
+    file: PathBuf,
+    /// Who asks, for status and the record; default: the name of the user.
+    #[arg(long, value_name = "NAME")]
+    by: Option<String>,
 }
 
 /// Which run, and who asks.
@@ -49,6 +61,22 @@ impl Stop {
     pub fn run(&self, common: &Common) -> Exit {
         let wish = if self.now { Wish::StopNow } else { Wish::Stop };
         self.run.ask(common, wish)
+    }
+}
+
+impl Amend {
+    /// Asks the coordinator to go on by the file as it is now.
+    pub fn run(self, common: &Common) -> Exit {
+        let federation = match super::run::open(common, &self.file, true) {
+            Ok(federation) => federation,
+            Err(error) => return refuse(common, error),
+        };
+        let topology = Hash(config_hash(federation.plan()));
+        let run = Which {
+            file: Some(self.file),
+            by: self.by,
+        };
+        run.ask(common, Wish::Amend(topology))
     }
 }
 
@@ -102,6 +130,13 @@ fn told(obeyed: &Obeyed) -> serde_json::Value {
         Obeyed::Stopping { open, already } => serde_json::json!({
             "event": "stopping", "open": open, "already": already,
         }),
+        Obeyed::Amended {
+            topology,
+            nodes,
+            open,
+        } => serde_json::json!({
+            "event": "amending", "topology": topology, "nodes": nodes, "open": open,
+        }),
     }
 }
 
@@ -130,6 +165,14 @@ fn words(obeyed: &Obeyed) -> String {
         Obeyed::Resumed { paused } => {
             format!("the run goes on; {} had paused it", paused.by)
         }
+        Obeyed::Amended {
+            topology,
+            nodes,
+            open,
+        } => format!(
+            "{nodes} nodes agree: all begin again by the topology {topology:?} {}",
+            behind(open)
+        ),
         Obeyed::Stopping { open, .. } => format!(
             "the run ends {}; what is committed is kept, and --resume goes on with it",
             behind(open)

@@ -12,7 +12,7 @@ use tombolo::FederationError;
 use tombolo::explain::trouble;
 use tombolo::fabric::{self, Fabrics, NoFabric};
 use tombolo::federation::{
-    DEPARTED, Ledger, NOT_DRAINED, STEPPED_DOWN, StateError, named, state_word,
+    DEPARTED, Ledger, NOT_DRAINED, STEPPED_DOWN, StateError, goes_on_by, named, state_word,
 };
 use tombolo_core::event::{Event, Finished, RoundRecord, Wait};
 use tombolo_core::plan::Plan;
@@ -88,6 +88,8 @@ impl Display {
             self.shown += 1;
         }
         match event {
+            // Another process says the last word.
+            Event::Finished(finished) if goes_on_by(finished).is_some() => {}
             Event::Finished(_) if self.everything || self.format == Format::Json => {
                 self.say_last_word(event);
             }

@@ -302,7 +302,7 @@ impl<'a> Family<'a> {
         status: &io::Result<ExitStatus>,
         interrupt: Option<Interrupt>,
     ) -> bool {
-        let fine = matches!(status, Ok(status) if status.success());
+        let fine = is_fine(status);
         !self.standby.is_empty() && self.finished.is_none() && interrupt.is_none() && !fine
     }
 
@@ -334,8 +334,7 @@ impl<'a> Family<'a> {
     }
 
     fn on_exit(&self, node: &NodeId, status: &io::Result<ExitStatus>, over: bool) {
-        let fine = matches!(status, Ok(status) if status.success());
-        if fine || over {
+        if is_fine(status) || over {
             return;
         }
         let status = words(status);
@@ -377,6 +376,15 @@ impl<'a> Family<'a> {
             Exit::Failed
         })
     }
+}
+
+/// Whether a process has ended as it was to: also one that begins again when all have ended.
+fn is_fine(status: &io::Result<ExitStatus>) -> bool {
+    let code = status.as_ref().ok().and_then(ExitStatus::code);
+    matches!(
+        code.and_then(Exit::of_code),
+        Some(Exit::Done | Exit::Amended)
+    )
 }
 
 /// Owns a process to its end; only here it is known whether its number is still its own.

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use clap::Args;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
+use super::again::{again, option};
 use super::dashboard::Page;
 use super::notify::Notify;
 use super::output::{Display, complain, judge, names, print_line, refuse, show_fabrics};
 use super::signals::Signals;
 use super::{Common, Exit, Format, processes, report, runtime};
-use tombolo::federation::DEPARTED;
+use tombolo::federation::{DEPARTED, goes_on_by};
 use tombolo::observe::Dashboard;
 use tombolo::{Federation, FederationError, Running};
 use tombolo_core::event::Event;
@@ -47,11 +48,13 @@ impl Run {
         // What cannot be had is refused below.
         show_fabrics(common, federation.plan());
         let folder = federation.plan().checkpoint.folder.clone();
+        let mut shown = None;
         let exit = runtime.block_on(async {
             let page = match self.page.serve(common, federation.plan()).await {
                 Ok(page) => page,
                 Err(exit) => return exit,
             };
+            shown = page.as_ref().map(Dashboard::url);
             if self.processes {
                 return processes::run(common, &self.file, &federation, self.resume, page).await;
             }
@@ -65,6 +68,16 @@ impl Run {
                 Err(error) => refuse(common, error),
             }
         });
+        drop(runtime);
+        if exit == Exit::Amended {
+            let mut options: Vec<_> = self
+                .processes
+                .then(|| "--processes".into())
+                .into_iter()
+                .collect();
+            options.extend(self.trace.iter().map(|out| option("--trace", out)));
+            return again(common, "run", options, shown.as_deref(), &self.file);
+        }
         report::write_trace_of(self.trace.as_deref(), folder, exit)
     }
 }
@@ -147,6 +160,18 @@ pub async fn follow(
         }
         Err(error) => return refuse(common, error),
     };
+    if let Some(topology) = goes_on_by(&report.finished) {
+        display.clear();
+        match (common.format, everything) {
+            // Whoever began this process begins it again.
+            (_, true) => {}
+            (Format::Json, false) => {
+                print_line(&serde_json::json!({ "event": "amended", "topology": topology }));
+            }
+            (Format::Text, false) => say!("goes on by the amended topology {topology:?}"),
+        }
+        return Exit::Amended;
+    }
     // A standby that was promoted tells of the rounds as well.
     if !hosts_coordinator && report.finished.rounds == 0 {
         display.clear();

@@ -58,6 +58,11 @@ impl Blueprint {
         lies.then_some(file.name.as_str())
     }
 
+    /// The rules that the program registered.
+    pub fn registered(&self) -> Vec<String> {
+        self.rules.keys().cloned().collect()
+    }
+
     /// Reads a topology. The rule that it names may still be registered.
     pub fn read(source: Source) -> Result<Self, Diagnosis> {
         let plan = source.load(&Options {
@@ -106,7 +111,7 @@ impl Blueprint {
 
     /// Only at the start it is known which rules are registered; one that is not can then be shown in its place in the file.
     pub fn check_rules(&self) -> Result<(), Diagnosis> {
-        let registered = self.rules.keys().cloned().collect();
+        let registered = self.registered();
         self.source.load(&Options { registered }).map(drop)
     }
 

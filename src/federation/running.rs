@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
 
+use super::amendment;
 use super::pulse::Pulse;
 use super::vitals;
 use super::waiting::Clock;
@@ -13,12 +14,15 @@ use super::{FederationError, Ledger, Paths, Recorders, Report, StateFolder, Wait
 use crate::control::Control;
 use crate::world::World;
 use tombolo_actors::crew::{Crew, Farewell};
+use tombolo_actors::env::Env;
+use tombolo_actors::node::Ahead;
 pub use tombolo_actors::node::DEPARTED;
 use tombolo_actors::shell::Census;
-use tombolo_core::coordinator::Message as CoordinatorMessage;
+use tombolo_core::coordinator::{AMENDED, Message as CoordinatorMessage};
 use tombolo_core::event::{Event, Finished};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
+use tombolo_core::tensor::Hash;
 
 /// How long nodes may take to hear that the run is over.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
@@ -60,6 +64,12 @@ pub struct Running {
     pub(super) world: World,
     pub(super) state: Option<StateFolder>,
     pub(super) recorders: Arc<Mutex<Recorders>>,
+    /// Hash of the topology with which the run began, as each node knows it.
+    pub(super) began_with: BTreeMap<NodeId, Hash>,
+    /// Where the first node of this process acts.
+    pub(super) env: Arc<dyn Env>,
+    /// Looks for another topology by which the run may go on.
+    pub(super) ahead: Option<Ahead>,
     /// Changes when a node of this process becomes coordinator, or is none any more.
     pub(super) role_changes: watch::Receiver<()>,
 }
@@ -97,6 +107,10 @@ impl Running {
     /// Whether one of them is the coordinator or may become it.
     pub fn may_coordinate(&self) -> bool {
         self.crews.keys().any(|node| self.plan.may_coordinate(node))
+    }
+
+    pub(super) fn began_with(&self, node: &NodeId) -> Hash {
+        self.began_with.get(node).copied().unwrap_or_default()
     }
 
     /// Nodes of this process and those of other ones that they need, as far as the topology does not give their addresses.
@@ -168,7 +182,8 @@ impl Running {
         }
     }
 
-    /// Follows the run to its end.
+    /// Follows the run to its end. One that goes on by an amended topology ends here, too, with a reason that
+    /// [`goes_on_by`](super::goes_on_by) reads: build the federation anew from the file, and spawn it with `resume(true)`.
     ///
     /// # Errors
     /// The report could not be written; it is in the error.
@@ -196,6 +211,11 @@ impl Running {
         };
         let mut feel = std::pin::pin!(vitals::watch(&self.crews, &left, sink.as_ref()));
         let ledger = self.ledger.clone();
+        let mut summoned = std::pin::pin!(amendment::summons(
+            &waiting,
+            self.ahead.as_ref(),
+            self.env.as_ref()
+        ));
         let mut stopping = None;
         let mut left: Vec<_> = self.crews.values().map(|crew| crew.left.clone()).collect();
         let mut role_changes = self.role_changes.clone();
@@ -229,6 +249,9 @@ impl Running {
                     is_over = reason != DEPARTED;
                     break Finished::without_rounds(reason);
                 }
+                topology = &mut summoned, if !hosts_coordinator => {
+                    break Finished::without_rounds(format!("{AMENDED}{topology}"));
+                }
                 never = &mut watch => match never {},
                 never = &mut measure => match never {},
                 never = &mut feel => match never {},
@@ -261,6 +284,9 @@ impl Running {
         };
         if stopping == Some(Interrupt::Interrupted) && !hosts_coordinator {
             finished.reason = "interrupted".to_owned();
+        }
+        if let Some(topology) = amendment::goes_on_by(&finished) {
+            self.keep_memories(topology);
         }
         let rounds = ledger.rounds_from(0);
         let objections = self.ledger.objections();

@@ -39,7 +39,7 @@ pub enum StateError {
     Occupied(PathBuf),
     /// It is about something else.
     #[error(
-        "the state folder {} holds a run of another configuration; the topology differs in {differences}; give the file of that run, or --state another folder",
+        "the state folder {} holds a run of another configuration; the topology differs in {differences}; give the file of that run, which `tombolo amend` changes while it is at work, or --state another folder",
         folder.display()
     )]
     OtherRun {
@@ -82,11 +82,11 @@ pub struct Run {
     pub format: u32,
     /// Drawn when the run began.
     pub run: uuid::Uuid,
-    /// Hash of everything in the configuration that decides the outcome.
+    /// Hash of everything in the configuration that decides the outcome, as the run began.
     pub configuration: Hash,
     /// Version of the program that began it.
     pub version: String,
-    /// What the hash is made of, so that a difference can be named.
+    /// What the configuration is now, key by key, so that a difference can be named.
     #[serde(default)]
     pub keys: SharedKeys,
 }
@@ -132,13 +132,31 @@ impl StateFolder {
         })
     }
 
-    /// Takes a folder for a run, making it if it is missing.
+    /// Takes a folder for a run, making it if it is missing. A run that goes on `began_with` the topology of that hash, which may have been
+    /// amended since.
     ///
     /// # Errors
     /// Another process has it, it holds a run and `resume` is not set, or that run has another configuration.
-    pub fn open(folder: &Path, keys: &SharedKeys, resume: bool) -> Result<Self, StateError> {
-        let (folder, lock, found) = take(folder, keys, resume, settle)?;
+    pub fn open(
+        folder: &Path,
+        keys: &SharedKeys,
+        began_with: Hash,
+        resume: bool,
+    ) -> Result<Self, StateError> {
+        let (folder, lock, found) = take(folder, keys, began_with, resume, settle)?;
+        let write = |run: &Run| {
+            let bytes = serde_json::to_vec_pretty(run).expect("plain data");
+            let path = folder.join(RUN);
+            replace(&path, &bytes).map_err(failed("write", &path))
+        };
         let run = match found {
+            // The topology was amended since: whoever reads the folder is to know.
+            Some(run) if run.keys != *keys => {
+                let keys = keys.clone();
+                let run = Run { keys, ..run };
+                write(&run)?;
+                run
+            }
             Some(run) => run,
             None => {
                 if resume {
@@ -154,9 +172,7 @@ impl StateFolder {
                     version: env!("CARGO_PKG_VERSION").to_owned(),
                     keys: keys.clone(),
                 };
-                let bytes = serde_json::to_vec_pretty(&run).expect("plain data");
-                let path = folder.join(RUN);
-                replace(&path, &bytes).map_err(failed("write", &path))?;
+                write(&run)?;
                 run
             }
         };
@@ -176,8 +192,13 @@ impl StateFolder {
     ///
     /// # Errors
     /// As there.
-    pub fn check(folder: &Path, keys: &SharedKeys, resume: bool) -> Result<(), StateError> {
-        take(folder, keys, resume, settle).map(drop)
+    pub fn check(
+        folder: &Path,
+        keys: &SharedKeys,
+        began_with: Hash,
+        resume: bool,
+    ) -> Result<(), StateError> {
+        take(folder, keys, began_with, resume, settle).map(drop)
     }
 
     /// Writes `report.json`.
@@ -214,6 +235,7 @@ fn settle(folder: &Path) -> io::Result<()> {
 fn take(
     folder: &Path,
     keys: &SharedKeys,
+    began_with: Hash,
     resume: bool,
     settle: impl FnOnce(&Path) -> io::Result<()>,
 ) -> Result<(PathBuf, File, Option<Run>), StateError> {
@@ -236,7 +258,7 @@ fn take(
         return Err(StateError::Occupied(folder));
     }
     let run = understood(&folder, &bytes)?;
-    if run.configuration != keys.hash() {
+    if run.configuration != began_with {
         let differences = differences(&run.keys, keys);
         return Err(StateError::OtherRun {
             folder,
@@ -322,7 +344,12 @@ mod tests {
         for name in [LOCK, RUN, "run.part"] {
             let folder = tempfile::tempdir().unwrap();
             std::os::unix::fs::symlink("/dev/null", folder.path().join(name)).unwrap();
-            let refused = StateFolder::open(folder.path(), &SharedKeys::default(), false);
+            let refused = StateFolder::open(
+                folder.path(),
+                &SharedKeys::default(),
+                SharedKeys::default().hash(),
+                false,
+            );
             let refused = refused.unwrap_err().to_string();
             assert!(refused.contains("no regular file"), "{name}: {refused}");
             assert!(
@@ -338,14 +365,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, keys) = (folder.path(), SharedKeys::default());
         let never = |_: &Path| -> io::Result<()> { panic!("there is nothing to make durable") };
-        let (.., found) = take(path, &keys, true, never).unwrap();
+        let hash = keys.hash();
+        let (.., found) = take(path, &keys, hash, true, never).unwrap();
         assert_eq!(found, None);
-        let begun = StateFolder::open(path, &keys, false).unwrap().run();
+        let begun = StateFolder::open(path, &keys, hash, false).unwrap().run();
         let ill = |_: &Path| Err(io::Error::other("the disk is ill"));
-        let refused = take(path, &keys, true, ill).unwrap_err().to_string();
+        let refused = take(path, &keys, hash, true, ill).unwrap_err().to_string();
         assert!(refused.starts_with("cannot synchronize"), "{refused}");
         assert!(refused.ends_with("the disk is ill"), "{refused}");
-        let opened = StateFolder::open(path, &keys, true).unwrap();
+        let opened = StateFolder::open(path, &keys, hash, true).unwrap();
         assert_eq!(opened.run(), begun);
     }
 }

@@ -13,6 +13,7 @@ use tombolo_actors::node::Presence;
 use tombolo_core::event::{Event, Missing, Wait};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
+use tombolo_core::tensor::Hash;
 use tombolo_core::time::Micros;
 use tombolo_core::waiting::{self, Need};
 
@@ -82,6 +83,19 @@ impl Waiting {
             }
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    /// Other topologies by which those go who lead nodes of this process, of nodes that reach none of them.
+    pub fn topologies(&self) -> Vec<Hash> {
+        let mut found = Vec::new();
+        for waiter in &self.nodes {
+            let leads = waiter.needs.iter().filter(|(need, _)| need.leads);
+            let leads: Vec<_> = leads.map(|(_, wire)| wire).collect();
+            if !leads.iter().any(|wire| is_up(wire)) {
+                found.extend(leads.iter().filter_map(|wire| wire.other_topology()));
+            }
+        }
+        found
     }
 
     /// How a node waits now, if it does.

@@ -7,6 +7,7 @@
 mod answer;
 mod clients;
 mod gate;
+pub use gate::TOKEN_VARIABLE;
 mod patience;
 
 use std::net::SocketAddr;

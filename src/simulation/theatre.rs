@@ -334,6 +334,8 @@ impl Theatre {
             trainer: self.trainer.clone(),
             rule: self.rule.clone(),
             configuration: self.configuration,
+            topology: self.configuration,
+            ahead: None,
             run: Hash::of_bytes(&self.seed.to_le_bytes()),
             told: Some(self.record.ledger.last_round()),
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT.saturating_add(machine))),

@@ -144,6 +144,8 @@ pub fn start_as(
         trainer: Arc::new(|_| Ok(Box::new(One) as Box<dyn Trainer>)),
         rule,
         configuration: Hash(topology::config_hash(plan)),
+        topology: Hash(topology::config_hash(plan)),
+        ahead: None,
         run: Hash::default(),
         told: None,
         listen,

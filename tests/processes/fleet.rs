@@ -62,13 +62,18 @@ impl Fleet {
 
     /// Starts a node, again if it has been there before.
     pub fn begin(&mut self, node: &str) {
+        self.begin_with(node, "topology.toml");
+    }
+
+    /// The same with a file of its own.
+    pub fn begin_with(&mut self, node: &str, file: &str) {
         let resume = match self.coordinator() == node {
             true => "--resume",
             false => "",
         };
         let process = self
             .workspace
-            .start_with(&format!("node --name {node} topology.toml {resume}"), LOG);
+            .start_with(&format!("node --name {node} {file} {resume}"), LOG);
         self.processes.insert(node.to_owned(), process);
     }
 

@@ -94,6 +94,8 @@ impl Theatre {
             trainer: self.trainer.clone(),
             rule: Arc::new(move || Rule::Trait(tombolo_core::aggregate::build(&rule).unwrap())),
             configuration: Hash::default(),
+            topology: Hash::default(),
+            ahead: None,
             run: Hash::default(),
             told: None,
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),

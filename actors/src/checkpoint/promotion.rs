@@ -86,7 +86,7 @@ impl Store {
             let folder = super::store::folder_of(&newest);
             state::verify(self.files.as_ref(), &folder, &newest.record)?;
         }
-        let last = self.last_view()?.unwrap_or_else(|| View::first(plan));
+        let (last, _) = self.standing(plan)?;
         if last.coordinator == me {
             return Ok((last, probe.run));
         }

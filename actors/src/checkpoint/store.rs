@@ -26,7 +26,10 @@ const ROUNDS_AT_ONCE: usize = 256;
 #[derive(Clone)]
 pub struct Store {
     pub(super) files: Arc<dyn Files>,
+    /// Of the topology with which the run began.
     pub(super) configuration: Hash,
+    /// Of the topology by which it goes on.
+    pub(super) topology: Hash,
     /// None where nobody knows it.
     run: Option<Hash>,
     pub(super) every: u64,
@@ -40,11 +43,19 @@ impl Store {
         Store {
             files,
             configuration,
+            topology: configuration,
             run: None,
             every,
             pool,
             shared: None,
         }
+    }
+
+    /// The same, for a run that goes on by another topology than it began with; see [`began_with`](super::began_with).
+    #[must_use]
+    pub fn going_by(mut self, topology: Hash) -> Self {
+        self.topology = topology;
+        self
     }
 
     /// The same, for a run that has a name; zeros are none.

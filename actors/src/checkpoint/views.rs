@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CheckpointError, FORMAT, Store, files_error, json, other_format, sealed};
 use tombolo_core::ids::Epoch;
+use tombolo_core::plan::Plan;
 use tombolo_core::tensor::Hash;
 use tombolo_core::view::View;
 
@@ -14,6 +15,9 @@ use tombolo_core::view::View;
 struct Written {
     format: u32,
     configuration: Hash,
+    /// Of the topology that it is a view of, if that is not the one with which the run began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    topology: Option<Hash>,
     view: View,
 }
 
@@ -23,6 +27,11 @@ impl Store {
     /// # Errors
     /// It cannot be read, or is not what it should be.
     pub fn last_view(&self) -> Result<Option<View>, CheckpointError> {
+        Ok(self.last_written()?.map(|written| written.view))
+    }
+
+    /// The same, and which topology it is of.
+    fn last_written(&self) -> Result<Option<Written>, CheckpointError> {
         let names = self.list("views")?;
         // They follow each other from epoch 2 on. What is none may be one that lost its name.
         let names: Result<Vec<(Epoch, String)>, _> = names.into_iter().map(numbered).collect();
@@ -59,7 +68,34 @@ impl Store {
         if *name != file_name(epoch) {
             return Err(damaged(format!("it is of epoch {epoch}")));
         }
-        Ok(Some(written.view))
+        Ok(Some(written))
+    }
+
+    /// The view that the next one follows, as one of the plan, and whether it is that already: else the topology was amended since.
+    pub(super) fn standing(&self, plan: &Plan) -> Result<(View, bool), CheckpointError> {
+        let last = self.last_written()?;
+        let of = last.as_ref().and_then(|written| written.topology);
+        let is_current = of.unwrap_or(self.configuration) == self.topology;
+        let view = last.map(|written| written.view);
+        let mut view = view.unwrap_or_else(|| View::first(plan));
+        if !is_current {
+            let epoch = view.epoch;
+            view = view.amended(plan);
+            view.epoch = epoch;
+        }
+        Ok((view, is_current))
+    }
+
+    /// After an amendment: writes down the view in which the run goes on by it, unless that was done. Its number is a new one, so that nobody
+    /// takes the members of one topology for those of another.
+    pub(super) fn go_on(&self, plan: &Plan) -> Result<(), CheckpointError> {
+        self.check_acting()?;
+        let (mut view, is_current) = self.standing(plan)?;
+        if is_current {
+            return Ok(());
+        }
+        view.epoch += 1;
+        self.create_view(&view)
     }
 
     /// Writes a view down. Asked again, it finds its own work done.
@@ -76,6 +112,7 @@ impl Store {
         let written = Written {
             format: FORMAT,
             configuration: self.configuration,
+            topology: (self.topology != self.configuration).then_some(self.topology),
             view: view.clone(),
         };
         let bytes = sealed::seal(&written);

@@ -6,6 +6,7 @@ use crate::shell::{ASKS_MAX, Cx, later};
 use tombolo_core::aggregate::Needs;
 use tombolo_core::coordinator::{self as machine, NoteError, Paused, Weighing};
 use tombolo_core::plan::Durability;
+use tombolo_core::tensor::Hash;
 use tombolo_core::view::View;
 use tombolo_core::wire::Contribution;
 
@@ -79,6 +80,20 @@ impl Coordinator {
         later(cx, held, move |coordinator, held, cx| {
             if let Some(held) = coordinator.written(cx, held) {
                 coordinator.step(cx, Some(machine::Message::Held(number, held)));
+            }
+        });
+    }
+
+    /// Writes down by which topology the run goes on.
+    pub(super) fn write_amendment(&self, cx: &mut Cx<Self>, number: u64, topology: Hash) {
+        let checkpoint = self.setup.checkpoint.clone();
+        let amended = async move {
+            let question = |reply| checkpoint::Message::Amend(topology, reply);
+            checkpoint.ask_again(ASKS_MAX, question).await
+        };
+        later(cx, amended, move |coordinator, amended, cx| {
+            if let Some(amended) = coordinator.written(cx, amended) {
+                coordinator.step(cx, Some(machine::Message::Amended(number, amended)));
             }
         });
     }

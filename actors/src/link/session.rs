@@ -133,7 +133,10 @@ impl Session<'_> {
             self.say_hello(&mut send, &said).await?;
         }
         let theirs = self.hear_hello(&mut receive).await?;
-        if let Err(reason) = agree(&self.hello(), &theirs, &setup.peer) {
+        let own = self.hello();
+        let differs = theirs.version == own.version && theirs.topology != own.topology;
+        setup.wire.note_topology(differs.then_some(theirs.topology));
+        if let Err(reason) = agree(&own, &theirs, &setup.peer) {
             if !dials {
                 self.part(&mut send).await?;
             }
@@ -491,7 +494,7 @@ fn agree(ours: &Hello, theirs: &Hello, peer: &NodeId) -> Result<(), String> {
     }
     if ours.topology != theirs.topology {
         return Err(format!(
-            "the topology files differ: {:?} here, {:?} at {peer}: give both the same file",
+            "the topology files differ: {:?} here, {:?} at {peer}: give both the same file, and `tombolo amend` it if the run is at work",
             ours.topology, theirs.topology
         ));
     }

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 
 use super::Trouble;
 use tombolo_core::event::Shrunk;
+use tombolo_core::tensor::Hash;
 use tombolo_core::time::Micros;
 
 /// What a link shares with its heartbeat and with statistics; outlives the actor and its connections.
@@ -21,6 +22,7 @@ pub struct Wire {
     heard: AtomicU64,
     until: AtomicU64,
     trouble: Mutex<Option<String>>,
+    other_topology: ArcSwapOption<Hash>,
     sent_before: AtomicU64,
     received_before: AtomicU64,
     models_plain: AtomicU64,
@@ -76,6 +78,16 @@ impl Wire {
 
     pub(super) fn set_until(&self, until: u64) {
         self.until.store(until, atomic::Ordering::Relaxed);
+    }
+
+    /// By which topology the peer goes, if that is why there is no connection.
+    pub fn other_topology(&self) -> Option<Hash> {
+        let other = self.other_topology.load_full();
+        other.as_deref().copied()
+    }
+
+    pub(super) fn note_topology(&self, other: Option<Hash>) {
+        self.other_topology.store(other.map(Arc::new));
     }
 
     /// Why there is no connection, as last heard.

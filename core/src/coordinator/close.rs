@@ -23,6 +23,7 @@ impl Coordinator {
     /// Looks whether the open round can go on, and says when to look again.
     pub(super) fn check(&mut self, cx: &mut Context<'_, Effect>) {
         self.check_ending(cx);
+        self.check_amending(cx);
         if self.ending.is_some() {
             return;
         }

@@ -6,12 +6,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::amend::{Amending, Disagreement, in_words};
 use super::round::Phase;
 use super::{Coordinator, Effect};
 use crate::event::Event;
 use crate::ids::Round;
 use crate::machine::Context;
 use crate::mutants;
+use crate::tensor::Hash;
 use crate::text::clip;
 
 /// How the reason of a run begins that a user has stopped; who it was follows.
@@ -29,6 +31,8 @@ pub enum Wish {
     Stop,
     /// End the run, and give the open round up.
     StopNow,
+    /// Go on by the topology with that hash, if every node has it at hand.
+    Amend(Hash),
 }
 
 /// A wish, and whose.
@@ -78,6 +82,16 @@ pub enum Obeyed {
         /// It was about to end before.
         already: bool,
     },
+    /// Every process begins again, by another topology.
+    Amended {
+        /// Its hash.
+        topology: Hash,
+        /// How many nodes have agreed.
+        nodes: usize,
+        /// The round that still comes to its end.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        open: Option<Round>,
+    },
 }
 
 /// Why an order is not carried out.
@@ -100,6 +114,19 @@ pub enum NotObeyed {
     /// Another order is being written down.
     #[error("another order is being written down; ask again in a moment")]
     Busy,
+    /// Some nodes do not have that topology at hand.
+    #[error(
+        "not every node agrees ({agreed} do), and the run is as it was: {}",
+        in_words(disagreements, more)
+    )]
+    Disagreed {
+        /// How many do.
+        agreed: usize,
+        /// Who does not, and why.
+        disagreements: Vec<Disagreement>,
+        /// How many more do not.
+        more: usize,
+    },
     /// It could not be written down.
     #[error("it could not be written down: {reason}; the run is as it was")]
     Unwritten {
@@ -120,6 +147,8 @@ pub(super) struct Orders {
     writing: Option<(u64, Order)>,
     /// The run ends behind the open round, and why.
     stopping: Option<String>,
+    /// Nodes are asked whether they agree.
+    pub(super) amending: Option<Amending>,
 }
 
 impl Orders {
@@ -147,7 +176,7 @@ impl Coordinator {
     }
 
     /// The round that still comes to its end, or whose end is being recorded.
-    fn ending_round(&self) -> Option<Round> {
+    pub(super) fn ending_round(&self) -> Option<Round> {
         let open = self.current.as_ref().map(|current| current.round);
         open.or(self.recording).or_else(|| self.unfinished())
     }
@@ -170,7 +199,10 @@ impl Coordinator {
             _ if self.ends().is_some() => Err(NotObeyed::Ends {
                 reason: self.ends().unwrap_or_default().to_owned(),
             }),
-            _ if self.orders.writing.is_some() => Err(NotObeyed::Busy),
+            _ if self.orders.writing.is_some() || self.orders.amending.is_some() => {
+                Err(NotObeyed::Busy)
+            }
+            Wish::Amend(topology) => return self.amend(cx, number, order, topology),
             Wish::Pause => match &self.orders.paused {
                 Some(paused) => Ok(Obeyed::Paused {
                     paused: paused.clone(),
@@ -260,10 +292,7 @@ impl Coordinator {
             self.orders.stopping = None;
             self.on_stop(cx, reason);
         } else if !already {
-            self.orders.stopping = Some(clip(reason));
-            if open.is_none() {
-                self.open_next(cx);
-            }
+            self.stop_behind(cx, reason);
         }
         // What is being committed exists already, perhaps: only its end tells.
         let committing = self.current.as_ref();
@@ -273,5 +302,13 @@ impl Coordinator {
             false => self.ending_round(),
         };
         Obeyed::Stopping { open, already }
+    }
+
+    /// Ends the run behind the open round, for this reason.
+    pub(super) fn stop_behind(&mut self, cx: &mut Context<'_, Effect>, reason: String) {
+        self.orders.stopping = Some(clip(reason));
+        if self.ending_round().is_none() {
+            self.open_next(cx);
+        }
     }
 }

@@ -1,3 +1,4 @@
+mod amend;
 mod asynchronous;
 mod closing;
 mod drifts;

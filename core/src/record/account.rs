@@ -33,6 +33,8 @@ pub struct Account {
     size: u64,
     federation: String,
     run: Hash,
+    /// By which topology the run goes.
+    configuration: Hash,
     coordinators: Vec<NodeId>,
     roots: BTreeMap<DomainId, Vec<Vec<u8>>>,
     retired: BTreeSet<Vec<u8>>,
@@ -97,6 +99,11 @@ impl Account {
     /// The record's name, once the first leaf has said it.
     pub fn origin(&self) -> String {
         origin(&self.federation, &self.run)
+    }
+
+    /// The hash of the topology by which the run goes.
+    pub fn configuration(&self) -> Hash {
+        self.configuration
     }
 
     /// The roots of each domain.
@@ -170,8 +177,8 @@ impl Account {
                 format,
                 federation,
                 run,
+                configuration,
                 coordinators,
-                ..
             } => {
                 if *format != FORMAT {
                     return Err(format!(
@@ -179,7 +186,14 @@ impl Account {
                     ));
                 }
                 (self.federation, self.run) = (federation.clone(), *run);
+                self.configuration = *configuration;
                 self.coordinators = coordinators.clone();
+            }
+            Leaf::Amended { configuration } => {
+                if self.open.is_begun() || *configuration == self.configuration {
+                    return Err("a topology is amended between rounds, and by another one".into());
+                }
+                self.configuration = *configuration;
             }
             Leaf::Root {
                 domain,

@@ -49,6 +49,8 @@ pub enum Leaf {
         configuration: Hash,
         coordinators: Vec<NodeId>,
     },
+    /// The run goes on by another topology, with that hash: who joins by it is told behind it, by root and membership.
+    Amended { configuration: Hash },
     /// The certificate of an authority that vouches for a domain's nodes.
     Root { domain: DomainId, certificate: Der },
     /// No certificate of that root is taken from here on; what was signed before stays signed.

@@ -46,13 +46,17 @@ pub fn name(control: &Control) -> &'static str {
         Control::MemberVitals(_) => "MemberVitals",
         Control::Append(_) => "Append",
         Control::Recorded(_) => "Recorded",
+        Control::Amend(_) => "Amend",
+        Control::Consider(_) => "Consider",
+        Control::Agreed { .. } => "Agreed",
+        Control::MemberAgreed { .. } => "MemberAgreed",
         Control::Renew => "Renew",
         Control::Revoked(_) => "Revoked",
     }
 }
 
 /// Kinds of control messages.
-pub const KINDS: usize = 42;
+pub const KINDS: usize = 46;
 
 /// At least one message of each kind, with every form of what is inside.
 pub fn controls() -> Vec<Control> {
@@ -268,6 +272,17 @@ pub fn controls() -> Vec<Control> {
         standing(Word::Overdue),
         standing(Word::Left),
         Control::Departing,
+        Control::Amend(hash),
+        Control::Consider(hash),
+        Control::Agreed {
+            topology: hash,
+            objection: None,
+        },
+        Control::MemberAgreed {
+            node: named("hq/b"),
+            topology: hash,
+            objection: Some(reason.clone()),
+        },
         Control::Renew,
         Control::Revoked(vec![0x30, 0].try_into().expect("short")),
         Control::Vitals(vitals()),

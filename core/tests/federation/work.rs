@@ -476,7 +476,7 @@ impl World {
                 self.write(Write::End(record, Some(hash)));
             }
             Effect::Record(record) => self.write(Write::End(record, None)),
-            Effect::Lifted(_) | Effect::Hold(..) | Effect::Ordered(..) => {}
+            Effect::Lifted(_) | Effect::Hold(..) | Effect::Amend(..) | Effect::Ordered(..) => {}
             Effect::Finish(finished) => {
                 if finished.reason.is_empty() || finished.reason.starts_with(crate::ENOUGH) {
                     self.finished = Some(finished);

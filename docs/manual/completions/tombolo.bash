@@ -16,6 +16,9 @@ _tombolo() {
             ",$1")
                 cmd="tombolo"
                 ;;
+            tombolo,amend)
+                cmd="tombolo__subcmd__amend"
+                ;;
             tombolo,audit)
                 cmd="tombolo__subcmd__audit"
                 ;;
@@ -259,6 +262,9 @@ _tombolo() {
             tombolo__subcmd__explain__subcmd__help,round)
                 cmd="tombolo__subcmd__explain__subcmd__help__subcmd__round"
                 ;;
+            tombolo__subcmd__help,amend)
+                cmd="tombolo__subcmd__help__subcmd__amend"
+                ;;
             tombolo__subcmd__help,audit)
                 cmd="tombolo__subcmd__help__subcmd__audit"
                 ;;
@@ -407,12 +413,38 @@ _tombolo() {
 
     case "${cmd}" in
         tombolo)
-            opts="-h -V --state --format --help --version run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help"
+            opts="-h -V --state --format --help --version run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume amend readmit certs bench schema new manual help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__amend)
+            opts="-h --by --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --by)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --state)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -1807,8 +1839,22 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__help)
-            opts="run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume readmit certs bench schema new manual help"
+            opts="run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume amend readmit certs bench schema new manual help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__amend)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

@@ -3,7 +3,7 @@
 use axum::http::{HeaderMap, Uri, header};
 
 /// The name of a token from outside, for programs that cannot read the one that was drawn.
-pub(super) const TOKEN_VARIABLE: &str = "TOMBOLO_DASHBOARD_TOKEN";
+pub const TOKEN_VARIABLE: &str = "TOMBOLO_DASHBOARD_TOKEN";
 
 /// Fewer can be guessed.
 pub(super) const TOKEN_LENGTH_MIN: usize = 16;

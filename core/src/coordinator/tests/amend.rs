@@ -1,0 +1,147 @@
+//! A user amends the topology: everybody is asked, and one who does not agree is enough.
+
+use super::*;
+
+const AHEAD: Hash = Hash([9; 32]);
+
+impl Run {
+    fn amend(&mut self, number: u64) -> Vec<Effect> {
+        self.tell(Message::Order(
+            number,
+            Order {
+                wish: Wish::Amend(AHEAD),
+                by: "ada".into(),
+                unix: 0,
+            },
+        ))
+    }
+
+    fn answers(&mut self, domain: usize, node: &str, objection: Option<&str>) -> Vec<Effect> {
+        let from = format!("d{domain}/n0").parse::<NodeId>().unwrap();
+        let agreed = Control::MemberAgreed {
+            node: node.parse().unwrap(),
+            topology: AHEAD,
+            objection: objection.map(Into::into),
+        };
+        self.tell(Message::Domain(from, agreed))
+    }
+}
+
+fn answer(effects: &[Effect], number: u64) -> Option<OrderAnswer> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Ordered(of, answer) if *of == number => Some(answer.clone()),
+        _ => None,
+    })
+}
+
+fn ask(domain: &str) -> Effect {
+    Effect::Tell(domain.parse().unwrap(), Control::Amend(AHEAD))
+}
+
+#[test]
+fn all_agree_and_the_run_goes_on_by_it_behind_the_open_round() {
+    let mut run = Run::committing(plan(&[2]));
+    let effects = run.amend(1);
+    assert_eq!(effects, [ask("d0")]);
+    assert_eq!(run.answers(0, "d0/n0", None), []);
+    assert_eq!(
+        run.answers(0, "d0/n0", None),
+        [],
+        "said twice, counted once"
+    );
+    assert_eq!(run.answers(0, "d0/n1", None), [Effect::Amend(1, AHEAD)]);
+    let early = run.tell(Message::Amended(2, Ok(())));
+    assert_eq!(answer(&early, 1), None, "that is another order's");
+    let effects = run.tell(Message::Amended(1, Ok(())));
+    let amended = Obeyed::Amended {
+        topology: AHEAD,
+        nodes: 2,
+        open: Some(1),
+    };
+    assert_eq!(answer(&effects, 1), Some(Ok(amended)));
+    assert!(run.says("RunAmended { by: \"ada\""));
+    run.tell(Message::Committed(1, Ok(())));
+    assert!(run.is_running() && !run.opened(2), "d0 is behind");
+    run.domain(0, adopted());
+    let reason = format!("{AMENDED}{AHEAD}");
+    assert_eq!(run.finished().reason, reason);
+    let reason = reason.as_str().into();
+    assert!(run.told(0, &Control::Finish { reason }));
+}
+
+#[test]
+fn one_who_does_not_agree_is_named_and_the_run_is_as_it_was() {
+    let mut run = Run::committing(plan(&[2]));
+    run.amend(1);
+    run.answers(0, "d0/n1", Some("its file is another one"));
+    let effects = run.answers(0, "d0/n0", None);
+    let Some(Err(NotObeyed::Disagreed { agreed: 1, .. })) = answer(&effects, 1) else {
+        panic!("{effects:?}")
+    };
+    let said = answer(&effects, 1).unwrap().unwrap_err().to_string();
+    assert!(
+        said.contains("(1 do)") && said.ends_with("d0/n1: its file is another one"),
+        "{said}"
+    );
+    run.tell(Message::Committed(1, Ok(())));
+    assert!(run.opened(2));
+    assert_eq!(run.amend(2), [ask("d0")], "it may be asked again");
+}
+
+#[test]
+fn who_does_not_answer_in_time_has_not_agreed() {
+    let mut run = Run::committing(plan(&[2]));
+    run.amend(1);
+    run.answers(0, "d0/n0", None);
+    assert_eq!(run.wake_at, Some(at(10_000)));
+    run.now = at(9_999);
+    assert_eq!(answer(&run.wake(), 1), None);
+    assert!(matches!(
+        answer(&run.amend(2), 2),
+        Some(Err(NotObeyed::Busy))
+    ));
+    run.now = at(10_000);
+    let refused = answer(&run.wake(), 1).unwrap().unwrap_err().to_string();
+    assert!(
+        refused.ends_with("d0/n1: no answer within 10s: is it up?"),
+        "{refused}"
+    );
+    assert_eq!(run.answers(0, "d0/n1", None), [], "too late");
+}
+
+#[test]
+fn what_cannot_be_written_down_is_not_amended() {
+    let mut run = Run::committing(plan(&[1]));
+    run.amend(1);
+    run.answers(0, "d0/n0", None);
+    let effects = run.tell(Message::Amended(1, Err("disk full".into())));
+    let unwritten = Err(NotObeyed::Unwritten {
+        reason: "disk full".into(),
+    });
+    assert_eq!(answer(&effects, 1), Some(unwritten));
+    run.tell(Message::Committed(1, Ok(())));
+    assert!(run.opened(2));
+}
+
+#[test]
+fn who_is_out_is_not_asked_and_a_run_that_ends_meanwhile_is_not_amended() {
+    let mut run = Run::new(plan(&[2]));
+    let mut before = loaded(0);
+    let mut view = View::first(&plan(&[2]));
+    view.epoch = 2;
+    view.out
+        .insert("d0/n1".parse().unwrap(), crate::view::Out::Left);
+    before.view = Some(view);
+    run.tell(Message::Start(Box::new(before), None));
+    run.amend(1);
+    assert_eq!(run.answers(0, "d0/n0", None), [Effect::Amend(1, AHEAD)]);
+
+    let mut run = Run::committing(plan(&[1]));
+    run.amend(1);
+    let effects = run.tell(Message::Stop("interrupted".into()));
+    let ended = effects.into_iter().chain(run.wake()).collect::<Vec<_>>();
+    assert!(matches!(
+        answer(&ended, 1),
+        Some(Err(NotObeyed::Ends { .. }))
+    ));
+}
