@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use tombolo_actors::step::Meeting;
 use tombolo_core::ids::{DomainId, NodeId};
 use tombolo_core::plan::{DomainPlan, Fabric};
 use tombolo_fabric::ibverbs::{Found, Ibverbs};
@@ -68,6 +69,14 @@ impl Fabrics {
             shm: OnceLock::new(),
             ibverbs: Ibverbs::new(),
             found: OnceLock::new(),
+        }
+    }
+
+    /// Where the nodes of a domain on this machine meet to train together.
+    pub fn meeting(&self, domain: &DomainPlan) -> Meeting {
+        Meeting {
+            folder: self.folder.clone(),
+            shape: domain.step_shape,
         }
     }
 

@@ -546,6 +546,9 @@ impl Federation {
                 configuration: began[node],
                 topology: built.configuration,
                 ahead: ahead.clone(),
+                meeting: plan
+                    .domain(&node.domain())
+                    .map(|domain| fabrics.meeting(domain)),
                 run,
                 told,
                 listen,

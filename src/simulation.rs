@@ -406,6 +406,11 @@ impl Simulation {
         self.blueprint
             .check_mode()
             .map_err(SimulationError::Start)?;
+        if self.plan().model.data_parallel {
+            let reason = "nodes that step together (data_parallel in [model]) block their threads while they wait for each other, which virtual time cannot: \
+                          remove the key, or run the federation in real time";
+            return Err(SimulationError::Start(reason.to_owned()));
+        }
         Ok(faults.check(self.plan())?)
     }
 }

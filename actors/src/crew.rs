@@ -24,6 +24,7 @@ use crate::record::{self, Record};
 use crate::residual::Residual;
 use crate::shell::{ASKS_MAX, Handle, Passing, Stage, TellError, supervise};
 use crate::slab::Pool;
+use crate::step::{Meeting, Musters};
 use crate::verbs::{self, Fabric, Verbs};
 use tombolo_core::event::Event;
 use tombolo_core::ids::{NodeId, Round};
@@ -56,6 +57,8 @@ pub struct Kit {
     pub topology: Hash,
     /// Looks for a topology by which it may go on after that; none if this node came from no file.
     pub ahead: Option<Ahead>,
+    /// Where it trains together with its neighbours, if that can be.
+    pub meeting: Option<Meeting>,
     /// Drawn when the run began; used on the coordinator's node, which tells the others.
     pub run: Hash,
     /// The last round of whose end a process before this one has told, 0 before the first; none if nobody knows. Used on the coordinator's
@@ -301,6 +304,7 @@ impl Crew {
             configuration,
             topology,
             ahead,
+            meeting,
             run,
             told,
             listen,
@@ -426,6 +430,7 @@ impl Crew {
                 configuration,
                 topology,
                 ahead: ahead.clone(),
+                musters: Musters::new(me.clone(), meeting, company.clone()),
                 trainer: trainer.clone(),
                 shelf: shelf.clone(),
                 fabric: fabric.clone(),

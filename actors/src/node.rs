@@ -30,6 +30,7 @@ use crate::link::{self, Shelf};
 use crate::record;
 use crate::residual::Residual;
 use crate::shell::{ASKS_MAX, Actor, Cx, Handle, Stage, later, pause};
+use crate::step::Musters;
 use crate::verbs::{self, Fabric};
 use crate::waits::Waiting;
 use tombolo_core::authorize::{Part, authorize};
@@ -42,6 +43,7 @@ use tombolo_core::membership::Word;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::text::clip;
 use tombolo_core::time::Micros;
+use tombolo_core::trainer::Domain;
 use tombolo_core::view::Seen;
 use tombolo_core::waiting::{self, Patience};
 use tombolo_core::wire::Control;
@@ -120,6 +122,8 @@ pub struct Setup {
     pub topology: Hash,
     /// Looks for the one by which it may go on.
     pub ahead: Option<Ahead>,
+    /// Those with whom it trains.
+    pub musters: Musters,
     /// Makes its trainer.
     pub trainer: TrainerFactory,
     /// What peers may fetch from it.
@@ -150,6 +154,21 @@ impl Setup {
     /// The view by which the node goes.
     pub(super) fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The nodes of its domain that are asked in a round, as far as it knows.
+    pub(super) fn together(&self, round: Round) -> Domain {
+        let (plan, own) = (&self.stage.plan, self.stage.node.domain());
+        let apart = plan
+            .round
+            .asynchronous
+            .is_some()
+            .then_some("in the asynchronous mode each node trains for a round of its own");
+        let mut asked = plan.cohort(round);
+        let seen = self.seen();
+        asked.retain(|node| node.domain() == own && !seen.view().is_out(node));
+        drop(seen);
+        self.musters.domain(round, asked, apart)
     }
 
     /// Whether anybody of the node's domain is asked in any round.
@@ -422,6 +441,7 @@ impl Node {
                     }
                 });
             }
+            (Part::Fabric, Control::Muster(muster)) => self.setup.musters.invite(muster),
             (Part::View, Control::View(view)) => self.on_view(cx, view),
             (Part::Record, control) => {
                 let inbound = record::Message::Inbound(from, control);
@@ -551,6 +571,10 @@ impl Node {
 
     fn verdict(&mut self, cx: &mut Cx<Self>, peer: NodeId, verdict: Verdict) {
         let neighbour = peer.domain() == self.me().domain();
+        if neighbour {
+            let is_silent = !matches!(verdict, Verdict::Recovered { .. });
+            self.setup.musters.note(&peer, is_silent);
+        }
         match verdict {
             Verdict::Suspected { .. } if neighbour => {
                 self.step_gateway(cx, gateway::Message::MemberSilent(peer))
@@ -594,6 +618,9 @@ impl Actor for Node {
             Message::LinkUp(peer) => {
                 let met = credentials::Message::Met(peer.clone());
                 self.setup.credentials.deliver(met);
+                if peer.domain() == self.me().domain() {
+                    self.setup.musters.met(peer);
+                }
                 self.up.insert(peer.clone());
                 self.reach.send_replace(self.up.clone());
                 self.look_up(cx);
@@ -605,7 +632,9 @@ impl Actor for Node {
             }
             _ => {}
         }
-        if self.member.is_none() {
+        // Who invites may be quicker than this node makes its trainer, and says it once.
+        let is_invitation = matches!(message, Message::Inbound(_, Control::Muster(_)));
+        if self.member.is_none() && !is_invitation {
             // A node without a trainer takes no part; why was reported.
             return;
         }

@@ -7,6 +7,7 @@
 //! the others found a new group and do the step again.
 
 mod background;
+mod domain;
 mod own;
 
 use std::any::{Any, TypeId};
@@ -21,6 +22,7 @@ use tombolo_core::collective::{
 use tombolo_fabric::group::{Buffer, Call, Group, GroupError};
 
 pub use background::{Background, InFlight};
+pub use domain::{Meeting, Musters};
 
 /// Schedules that are kept: a trainer reduces a few tensors, the same ones at every step.
 const SCHEDULES_MAX: usize = 64;

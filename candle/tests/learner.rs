@@ -100,6 +100,7 @@ fn task(round: u64) -> Task {
         round,
         seed: 7,
         sync_every: SyncEvery::Steps(6),
+        domain: tombolo::core::trainer::Domain::alone(),
     }
 }
 

@@ -65,6 +65,12 @@ pub fn authorize(
             "a node of its domain",
             same_domain,
         ),
+        Control::Muster(muster) => (
+            Part::Fabric,
+            "an invitation to train together",
+            "the first of some nodes of its domain",
+            same_domain && muster.ranks.first() == Some(from),
+        ),
         Control::View(told) => {
             let successor = same_domain && plan.may_be_gateway(from);
             let concerned = same_domain || plan.may_be_gateway(to);
@@ -229,6 +235,10 @@ mod tests {
                     .iter()
                     .flat_map(|from| NODES[..6].iter().map(|to| (*from, *to)));
                 (Part::Credentials, pairs.collect())
+            }
+            "Muster" => {
+                // The sample's first rank is hq/a, who is nobody here.
+                (Part::Fabric, vec![])
             }
             "Endpoint" => {
                 let pairs = [here, there].into_iter().flat_map(|domain| {

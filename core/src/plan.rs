@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::aggregate::Needs;
+use crate::collective::Shape;
 use crate::compress::{Coding, Lossless};
 use crate::congestion::Law;
 use crate::ids::{DomainId, NodeId, Round};
@@ -141,6 +142,8 @@ pub struct ModelPlan {
     pub precision: Precision,
     /// How strongly local training is pulled back to the model that the round began with.
     pub proximal: f64,
+    /// Whether the nodes of a domain take each step together, by the mean of all their gradients.
+    pub data_parallel: bool,
     /// The first weights.
     pub init: Init,
     /// The order of batches.
@@ -161,6 +164,7 @@ impl Default for ModelPlan {
             accumulate: 1,
             precision: Precision::F32,
             proximal: 0.0,
+            data_parallel: false,
             init: Init::Seed(7),
             order: Order::Shuffled,
             partition: Partition::Dirichlet { alpha: 0.5 },
@@ -391,6 +395,8 @@ pub struct DomainPlan {
     pub id: DomainId,
     /// Its fabric.
     pub fabric: Fabric,
+    /// The shape of reduces while its nodes train together.
+    pub step_shape: Shape,
     /// Its nodes; the position is the rank.
     pub nodes: Vec<NodePlan>,
     /// Gateways in order of succession.

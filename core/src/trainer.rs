@@ -1,5 +1,9 @@
 //! What a user's model must do to be trained in a federation.
 
+mod domain;
+
+pub use domain::{Domain, DomainError, Ranks, Values};
+
 use crate::ids::{NodeId, Round};
 use crate::plan::SyncEvery;
 use crate::tensor::Layout;
@@ -15,6 +19,15 @@ pub struct Task {
     pub seed: u64,
     /// How long to train before the update is due.
     pub sync_every: SyncEvery,
+    /// The nodes of its domain that train in the same round, for who trains data-parallel with them.
+    pub domain: Domain,
+}
+
+impl Task {
+    /// The nodes of its domain that train in the same round.
+    pub fn domain(&self) -> &Domain {
+        &self.domain
+    }
 }
 
 /// What local training reports of itself.
@@ -43,6 +56,12 @@ pub struct Evaluation {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TrainError(pub String);
+
+impl From<DomainError> for TrainError {
+    fn from(error: DomainError) -> Self {
+        TrainError(error.to_string())
+    }
+}
 
 /// Where local training is after so many steps: enough to go on from there to the same bits.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -30,7 +30,7 @@ pub const VERSION: u16 = 2;
 
 /// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0x20F3_FE46_7931_2BEB;
+pub const FINGERPRINT: u64 = 0x3263_5E06_0682_8ADE;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;
@@ -163,6 +163,19 @@ pub struct Train {
     pub seed: u64,
     /// In the asynchronous mode, the oldest round for which an update may have been trained that answers this.
     pub oldest: Option<Round>,
+}
+
+/// The nodes of a domain train together in a round: an invitation to their group, from the first of them to another one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Muster {
+    /// The round.
+    pub round: Round,
+    /// Which group of that round it is: those who are left after a loss found another one.
+    pub attempt: Attempt,
+    /// Who is in it, the sender first.
+    pub ranks: Vec<NodeId>,
+    /// The fabric's invitation. It carries a secret. Empty for a node that is not in: the others have begun without it.
+    pub door: Vec<u8>,
 }
 
 /// A node's update is ready to be READ; from a member to its gateway.
@@ -502,6 +515,7 @@ pub enum Control {
         reason: Text,
     },
     Endpoint(Vec<u8>),
+    Muster(Muster),
 
     // Coordinator to gateways and their successors, and from these to their domain.
     View(View),

@@ -67,6 +67,8 @@ mod rendezvous;
 )]
 mod slab;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -126,6 +128,7 @@ pub struct Group {
     wait: Duration,
     spins: u32,
     yields: u32,
+    doubts: Arc<AtomicU64>,
 }
 
 impl Group {
@@ -147,6 +150,12 @@ impl Group {
     /// Chooses how long others may keep this rank waiting at a meeting; until then it is as long as it waited for them to join.
     pub fn set_wait(&mut self, wait: Duration) {
         self.wait = wait;
+    }
+
+    /// Ranks, by bit, of which somebody who watches them gets no sign of life: they are waited for no longer. Whoever watches sets the bits, also while this
+    /// rank waits.
+    pub fn doubts(&self) -> Arc<AtomicU64> {
+        self.doubts.clone()
     }
 
     /// Sleeps at once where it would look for the others again and again, because the processors have better to do.
@@ -300,6 +309,9 @@ impl Group {
             if let Some(rank) = self.dead() {
                 return gate.fail(turn, blame(Reason::Dead, rank));
             }
+            if let Some(rank) = self.doubted(turn) {
+                return gate.fail(turn, blame(Reason::Late, rank));
+            }
             if Instant::now() >= until {
                 // Were all noted, the words would be wrong: then any other rank is to blame.
                 let another = usize::from(self.rank == 0);
@@ -307,6 +319,14 @@ impl Group {
                 return gate.fail(turn, blame(Reason::Late, rank));
             }
         }
+    }
+
+    /// A rank that has not come and gives no sign of life.
+    fn doubted(&self, turn: u16) -> Option<usize> {
+        let doubts = self.doubts.load(Ordering::Relaxed);
+        let is_doubted = |rank: &usize| doubts >> *rank & 1 == 1;
+        let mut missing = (0..self.ranks()).filter(|&rank| !self.control.is_noted(rank, turn));
+        missing.find(is_doubted)
     }
 
     /// A rank whose process has ended.

@@ -204,6 +204,47 @@ fn who_does_not_come_is_named_by_all_who_wait() {
     }
 }
 
+/// Somebody who hears of ranks in other ways knows sooner than any wait.
+#[test]
+fn who_is_doubted_is_waited_for_no_longer_and_who_has_come_cannot_be() {
+    let told_already = AtomicUsize::new(0);
+    let told = ranks(3, WAIT, |mut group| {
+        while group.rank() == 1 && told_already.load(Ordering::Relaxed) < 2 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if group.rank() == 0 {
+            // Of the last one, too, which comes.
+            group.doubts().store(0b110, Ordering::Relaxed);
+        }
+        group.set_wait(Duration::from_secs(3600));
+        let told = group.barrier();
+        told_already.fetch_add(1, Ordering::Relaxed);
+        told.map_err(|error| error.rank())
+    });
+    // A doubted rank that has not come yet is as good as one that never does.
+    let blamed = told[0].as_ref().unwrap_err().unwrap();
+    assert!(blamed == 1 || blamed == 2, "{told:?}");
+    assert!(
+        told.iter().all(|told| *told == Err(Some(blamed))),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_first_rank_that_has_other_things_to_look_after_gathers_the_others_bit_by_bit() {
+    let place = place();
+    let mut founding = Founding::new(&place.path, &["hq/a", "hq/b"]).unwrap();
+    let missing = founding.gather(Duration::from_millis(20)).unwrap_err();
+    assert!(missing.to_string().contains("hq/b"), "{missing}");
+    let invitation = founding.invitation(1);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| Group::join(&place.path, "hq/b", &invitation, WAIT).map(drop));
+        while founding.gather(Duration::from_millis(20)).is_err() {}
+        assert_eq!(founding.found(WAIT).unwrap().ranks(), 2);
+        other.join().unwrap().unwrap();
+    });
+}
+
 #[test]
 fn who_comes_for_something_else_is_named_by_all() {
     let told = ranks(3, WAIT, |mut group| {

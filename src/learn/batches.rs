@@ -103,6 +103,7 @@ mod tests {
             round,
             seed: 7,
             sync_every,
+            domain: tombolo_core::trainer::Domain::alone(),
         }
     }
 

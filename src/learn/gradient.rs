@@ -3,12 +3,13 @@
 //! A [`Gradient`] knows its model and its data. [`GradientTrainer`] brings the rest, from the keys of `[model]`: which rows make a batch, batches that are
 //! added up to one step, the pull to the model that the round began with, plain steps or AdamW's, and snapshots on the way.
 
+use tombolo_core::collective::Operation;
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::inner::Inner;
 use tombolo_core::plan::ModelPlan;
-use tombolo_core::tensor::Layout;
+use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::trainer::{
-    Evaluation, NoSnapshots, Snapshot, Snapshots, Task, TrainError, Trained, Trainer,
+    DomainError, Evaluation, NoSnapshots, Snapshot, Snapshots, Task, TrainError, Trained, Trainer,
 };
 
 use super::batches::Batches;
@@ -62,6 +63,7 @@ pub struct GradientTrainer<G> {
     /// The round that was trained last, and what the inner optimizer knew when it began.
     last: Option<(Round, Vec<u8>)>,
     batch: usize,
+    data_parallel: bool,
     proximal: f32,
     /// The model that the round began with, if training is pulled to it.
     base: Vec<f32>,
@@ -106,10 +108,12 @@ impl<G: Gradient> GradientTrainer<G> {
             inner: Inner::new(&model.inner, model.learning_rate, elements),
             last: None,
             batch: model.batch,
+            data_parallel: model.data_parallel,
             proximal: model.proximal as f32,
             base: vec![0.0; pulled],
             slope: vec![0.0; elements],
-            sum: vec![0.0; elements],
+            // Behind it, when nodes step together, how many rows it is of.
+            sum: vec![0.0; elements + usize::from(model.data_parallel)],
         })
     }
 
@@ -142,6 +146,29 @@ impl<G: Gradient> GradientTrainer<G> {
         number: u64,
         parameters: &mut [f32],
     ) -> Result<f64, TrainError> {
+        let mut loss = self.slope(task, number, parameters)?;
+        while self.data_parallel
+            && let Err(error) = together(task, &mut self.sum)
+        {
+            match error {
+                // Who is left is told the same, and all do this step again.
+                DomainError::Regrouped { .. } => {
+                    tracing::warn!(node = %self.node, round = task.round, step = number, %error, "a neighbour is lost in the middle of a step");
+                    loss = self.slope(task, number, parameters)?;
+                }
+                error => return Err(error.into()),
+            }
+        }
+        let sum = &mut self.sum[..self.elements];
+        for ((sum, parameter), base) in sum.iter_mut().zip(&*parameters).zip(&self.base) {
+            *sum += self.proximal * (parameter - base);
+        }
+        self.inner.step(sum, parameters);
+        Ok(loss)
+    }
+
+    /// The gradient of the mean loss over the rows of a step; behind it, if there is room, how many they are.
+    fn slope(&mut self, task: &Task, number: u64, parameters: &[f32]) -> Result<f64, TrainError> {
         let rows = self.batches.batch(task, number);
         self.sum.fill(0.0);
         let mut loss = 0.0;
@@ -152,11 +179,37 @@ impl<G: Gradient> GradientTrainer<G> {
                 *sum += share as f32 * slope;
             }
         }
-        for ((sum, parameter), base) in self.sum.iter_mut().zip(&*parameters).zip(&self.base) {
-            *sum += self.proximal * (parameter - base);
+        if let Some(count) = self.sum.get_mut(self.elements) {
+            *count = rows.len() as f32;
         }
-        self.inner.step(&self.sum, parameters);
         Ok(loss)
+    }
+
+    /// What all nodes that step together must have in common: as many steps as the one with the most, and the same moments, or none.
+    fn agree(&mut self, task: &Task, steps: u64) -> Result<u64, TrainError> {
+        let moments = Hash::of_bytes(&self.inner.state()).0;
+        let moments = i64::from_le_bytes(*moments.first_chunk().expect("a hash is longer"));
+        let steps = i64::try_from(steps).unwrap_or(i64::MAX);
+        let agreed = loop {
+            let mut most = [steps, moments];
+            let mut least = [moments];
+            let greatest = task.domain().reduce(&mut most, Operation::Max, 1.0);
+            let reduced =
+                greatest.and_then(|()| task.domain().reduce(&mut least, Operation::Min, 1.0));
+            match reduced {
+                Ok(()) => break (most, least),
+                Err(error @ DomainError::Regrouped { .. }) => {
+                    tracing::warn!(node = %self.node, round = task.round, %error, "a neighbour is lost before the first step");
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
+        let ([steps, greatest], [least]) = agreed;
+        if greatest != least {
+            tracing::info!(node = %self.node, round = task.round, "nodes have not the same moments: all begin with none");
+            self.inner.reset();
+        }
+        Ok(steps.unsigned_abs())
     }
 
     fn check(&self, parameters: &[f32]) -> Result<(), TrainError> {
@@ -169,6 +222,23 @@ impl<G: Gradient> GradientTrainer<G> {
             self.elements
         )))
     }
+}
+
+/// The mean of everybody's gradients, each counted by its rows. Behind each stand its rows, behind the mean stands a one.
+fn together(task: &Task, sum: &mut [f32]) -> Result<(), DomainError> {
+    let Some((rows, _)) = sum.split_last().map(|(rows, rest)| (*rows, rest)) else {
+        return Ok(());
+    };
+    if let Some(last) = sum.last_mut() {
+        *last = 1.0;
+    }
+    task.domain()
+        .reduce(sum, Operation::WeightedSum, f64::from(rows))?;
+    let all = sum.last().copied().unwrap_or(1.0);
+    for slope in &mut *sum {
+        *slope /= all;
+    }
+    Ok(())
 }
 
 impl<G: Gradient> Trainer for GradientTrainer<G> {
@@ -209,6 +279,12 @@ impl<G: Gradient> Trainer for GradientTrainer<G> {
         }
         self.begin(task.round)?;
         let (mut first, mut loss) = (0, 0.0);
+        let steps = match self.data_parallel {
+            true => self.agree(task, steps)?,
+            false => steps,
+        };
+        // A node cannot go on in the middle of what it does with others.
+        let from = from.filter(|_| !self.data_parallel);
         if let Some(from) = from.filter(|from| from.steps <= steps)
             && from.parameters.len() == parameters.len()
             && let Some((so_far, moments)) = from.state.split_first_chunk()
@@ -219,7 +295,7 @@ impl<G: Gradient> Trainer for GradientTrainer<G> {
         }
         for step in first..steps {
             loss += self.step(task, step, parameters)?;
-            if snapshots.are_due() {
+            if !self.data_parallel && snapshots.are_due() {
                 let state = [&loss.to_le_bytes()[..], &self.inner.state()].concat();
                 snapshots.take(Snapshot {
                     steps: step + 1,
@@ -317,6 +393,7 @@ mod tests {
             round: 1,
             seed: 7,
             sync_every: SyncEvery::Steps(steps),
+            domain: tombolo_core::trainer::Domain::alone(),
         };
         trainer.train(&task, parameters).unwrap().loss
     }

@@ -221,6 +221,7 @@ mod tests {
                     round: 1,
                     seed: 7,
                     sync_every: SyncEvery::Steps(4),
+                    domain: tombolo_core::trainer::Domain::alone(),
                 };
                 let loss = trainer.train(&task, &mut parameters).unwrap().loss;
                 assert_ne!(parameters, begun);

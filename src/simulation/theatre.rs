@@ -336,6 +336,7 @@ impl Theatre {
             configuration: self.configuration,
             topology: self.configuration,
             ahead: None,
+            meeting: None,
             run: Hash::of_bytes(&self.seed.to_le_bytes()),
             told: Some(self.record.ledger.last_round()),
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT.saturating_add(machine))),

@@ -49,6 +49,7 @@ pub(super) fn plan(
     let heartbeat = heartbeat(file.section("heartbeat"), &mut mistakes);
     let aggregator = rule::aggregator(file.section("aggregator"), &domains, &mut mistakes);
     if round.asynchronous.is_some() {
+        asynchronous::check_model(file, &mut mistakes);
         asynchronous::check_rule(file, &aggregator, &mut mistakes);
     }
     let outer = rule::outer(file.section("outer"), &mut mistakes);
@@ -115,6 +116,7 @@ fn model(
             _ => Precision::F32,
         },
         proximal: section.number("proximal"),
+        data_parallel: section.flag("data_parallel"),
         init: match section.value("init") {
             Value::Section(init) => Init::Seed(init.whole("seed")),
             _ => Init::Zeros,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Debug, Write};
 
 use serde::{Deserialize, Serialize};
+use tombolo_core::collective::Shape;
 use tombolo_core::compress::{Coding, Lossless};
 use tombolo_core::congestion::Law;
 use tombolo_core::ids::{DomainId, NodeId};
@@ -76,6 +77,11 @@ impl SharedKeys {
                 &format!("domain.gateways of {}", domain.id),
                 &domain.gateways,
             );
+            if domain.step_shape != Shape::Direct {
+                // The default has the hash it always had.
+                let name = format!("domain.step_collective of {}", domain.id);
+                keys.add(&name, &domain.step_shape);
+            }
         }
         links.iter().for_each(|link| keys.add_link(link));
         keys
@@ -163,6 +169,7 @@ impl SharedKeys {
             accumulate,
             precision,
             proximal,
+            data_parallel,
             init,
             order,
             partition,
@@ -192,6 +199,10 @@ impl SharedKeys {
             self.add("model.precision", precision);
         }
         self.add("model.proximal", proximal);
+        if *data_parallel {
+            // Nodes that train each by itself have the hash they always had.
+            self.add("model.data_parallel", data_parallel);
+        }
         self.add("model.init", init);
         self.add("model.order", order);
         match partition {

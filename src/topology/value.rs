@@ -113,6 +113,13 @@ impl Section {
         }
     }
 
+    pub(super) fn flag(&self, key: &str) -> bool {
+        match self.value(key) {
+            Value::Flag(flag) => *flag,
+            other => unreachable!("{key} is true or false, not {other:?}"),
+        }
+    }
+
     pub(super) fn word(&self, key: &str) -> &str {
         match self.value(key) {
             Value::Word(word) => word,

@@ -43,6 +43,7 @@ pub fn plan(folder: &Path) -> Plan {
     let domain = |name: &str| DomainPlan {
         id: name.parse().unwrap(),
         fabric: Fabric::Auto,
+        step_shape: tombolo_core::collective::Shape::Direct,
         nodes: ["gate", "a"]
             .map(|it| NodePlan {
                 id: node(&format!("{name}/{it}")),

@@ -24,6 +24,7 @@ fn training_and_judging_allocate_nothing_once_warm() {
         round: 1,
         seed: plan.seed,
         sync_every: SyncEvery::Epochs(1),
+        domain: tombolo_core::trainer::Domain::alone(),
     };
     // The counters see the other tests of this process, too: one quiet round proves that a round needs none.
     let quiet = (0..2000).any(|_| {

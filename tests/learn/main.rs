@@ -7,6 +7,7 @@ mod allocations;
 mod federation;
 mod rules;
 mod schedule;
+mod together;
 mod topology;
 
 use std::fmt::Write;
@@ -137,6 +138,7 @@ fn a_round_trains_the_same_whatever_the_trainer_did_before() {
         round,
         seed: plan.seed,
         sync_every: SyncEvery::Steps(20),
+        domain: tombolo_core::trainer::Domain::alone(),
     };
     let mut used = DigitsTrainer::new(&plan, &node).unwrap();
     let mut start = vec![0.0; used.layout().len()];
@@ -183,6 +185,7 @@ fn a_training_that_goes_on_from_any_snapshot_ends_with_the_same_bits() {
         round: 3,
         seed: plan.seed,
         sync_every: SyncEvery::Steps(20),
+        domain: tombolo_core::trainer::Domain::alone(),
     };
     let mut trainer = DigitsTrainer::new(&plan, &node).unwrap();
     let mut start = vec![0.0; trainer.layout().len()];
@@ -226,6 +229,7 @@ fn adam() -> (DigitsTrainer, Vec<f32>, impl Fn(u64) -> Task) {
         round,
         seed: 7,
         sync_every: SyncEvery::Steps(9),
+        domain: tombolo_core::trainer::Domain::alone(),
     };
     (trainer, start, task)
 }
@@ -357,6 +361,7 @@ fn tasks_that_do_not_fit_are_refused_and_change_nothing() {
         round: 1,
         seed: 7,
         sync_every: SyncEvery::Steps(steps),
+        domain: tombolo_core::trainer::Domain::alone(),
     };
     for (task, words) in [
         (task("plant/stranger", 1), "plant/stranger"),

@@ -97,6 +97,7 @@ impl Schedule {
             round: self.round,
             seed: self.plan.seed,
             sync_every: self.plan.sync_every,
+            domain: tombolo_core::trainer::Domain::alone(),
         };
         let trained = self
             .trainers

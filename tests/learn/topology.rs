@@ -99,6 +99,7 @@ fn domain_plan(name: &str, nodes: &[impl AsRef<str>]) -> DomainPlan {
     DomainPlan {
         gateways: vec![nodes[0].id.clone()],
         fabric: Fabric::Auto,
+        step_shape: tombolo_core::collective::Shape::Direct,
         root: PathBuf::from("root.pem"),
         root_sha256: Vec::new(),
         nodes,

@@ -146,6 +146,7 @@ pub fn start_as(
         configuration: Hash(topology::config_hash(plan)),
         topology: Hash(topology::config_hash(plan)),
         ahead: None,
+        meeting: None,
         run: Hash::default(),
         told: None,
         listen,

@@ -16,3 +16,4 @@ mod kills;
 mod leave;
 mod promotion;
 mod replay;
+mod together;

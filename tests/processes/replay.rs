@@ -65,6 +65,7 @@ fn mean(
                 round: record.round,
                 seed: plan.seed,
                 sync_every: plan.sync_every,
+                domain: tombolo_core::trainer::Domain::alone(),
             };
             let mut local = model.to_vec();
             let trainer = trainers.get_mut(&node.id).unwrap();

@@ -96,6 +96,7 @@ impl Theatre {
             configuration: Hash::default(),
             topology: Hash::default(),
             ahead: None,
+            meeting: None,
             run: Hash::default(),
             told: None,
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),

@@ -7,6 +7,8 @@ use bytemuck::Pod;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+use crate::trainer::Values;
+
 /// The type of a buffer's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DType {
@@ -89,6 +91,9 @@ pub trait Element: Pod + Send + Sync {
     /// The sums as elements, rounded to the nearest, ties to even.
     fn narrow(sums: &[Self::Sum], block: &mut [Self]);
 
+    /// Elements of this type, as values of any.
+    fn values(elements: &mut [Self]) -> Values<'_>;
+
     /// The same memory as elements, if there is no difference: nothing need be widened or narrowed then.
     fn same(sums: &mut [Self::Sum]) -> Option<&mut [Self]>;
 }
@@ -125,6 +130,10 @@ macro_rules! same {
                 block.copy_from_slice(sums);
             }
 
+            fn values(elements: &mut [$type]) -> Values<'_> {
+                Values::$dtype(elements)
+            }
+
             fn same(sums: &mut [$type]) -> Option<&mut [$type]> {
                 Some(sums)
             }
@@ -144,6 +153,10 @@ macro_rules! half {
 
             fn narrow(sums: &[f32], block: &mut [$type]) {
                 block.convert_from_f32_slice(sums);
+            }
+
+            fn values(elements: &mut [$type]) -> Values<'_> {
+                Values::$dtype(elements)
             }
 
             fn same(_: &mut [f32]) -> Option<&mut [$type]> {

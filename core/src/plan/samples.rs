@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::collective::Shape;
 use crate::ids::{DomainId, NodeId};
 use crate::plan::*;
 use crate::tensor::Layout;
@@ -93,6 +94,7 @@ fn domain(index: usize, size: usize) -> DomainPlan {
         gateways: vec![nodes[0].id.clone()],
         id,
         fabric: Fabric::Shm,
+        step_shape: Shape::Direct,
         nodes,
         root: "root.pem".into(),
         root_sha256: Vec::new(),

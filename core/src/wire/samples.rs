@@ -46,6 +46,7 @@ pub fn name(control: &Control) -> &'static str {
         Control::MemberVitals(_) => "MemberVitals",
         Control::Append(_) => "Append",
         Control::Recorded(_) => "Recorded",
+        Control::Muster(_) => "Muster",
         Control::Amend(_) => "Amend",
         Control::Consider(_) => "Consider",
         Control::Agreed { .. } => "Agreed",
@@ -56,7 +57,7 @@ pub fn name(control: &Control) -> &'static str {
 }
 
 /// Kinds of control messages.
-pub const KINDS: usize = 46;
+pub const KINDS: usize = 47;
 
 /// At least one message of each kind, with every form of what is inside.
 pub fn controls() -> Vec<Control> {
@@ -272,6 +273,12 @@ pub fn controls() -> Vec<Control> {
         standing(Word::Overdue),
         standing(Word::Left),
         Control::Departing,
+        Control::Muster(Muster {
+            round,
+            attempt: 1,
+            ranks: vec![named("hq/a"), named("hq/b")],
+            door: vec![1, 2, 3],
+        }),
         Control::Amend(hash),
         Control::Consider(hash),
         Control::Agreed {

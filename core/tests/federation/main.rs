@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tombolo_core::aggregate::Needs;
+use tombolo_core::collective;
 use tombolo_core::event::RoundState;
 use tombolo_core::ids::{self, DomainId, NodeId};
 use tombolo_core::plan::{self, Plan, Quorum};

@@ -55,8 +55,13 @@ impl Control {
 
     /// The first rank that has not arrived.
     pub(super) fn missing(&self, turn: u16) -> Option<usize> {
+        (0..self.ranks).find(|&rank| !self.is_noted(rank, turn))
+    }
+
+    /// Whether a rank has arrived, as far as it has said so.
+    pub(super) fn is_noted(&self, rank: usize, turn: u16) -> bool {
         let noted = 1 << 16 | u64::from(turn);
-        (0..self.ranks).find(|&rank| self.line(rank, 3).load(Ordering::Relaxed) != noted)
+        self.line(rank, 3).load(Ordering::Relaxed) == noted
     }
 
     fn line(&self, rank: usize, index: usize) -> &AtomicU64 {

@@ -1,6 +1,7 @@
 //! How ranks find each other: the first waits at a socket for all others, then gives each what they need.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -39,6 +40,8 @@ pub struct Founding {
     socket_name: String,
     id: u64,
     seats: Vec<Seat>,
+    /// Connections that have not said yet who they are.
+    strangers: Vec<OwnedFd>,
 }
 
 struct Seat {
@@ -97,6 +100,7 @@ impl Founding {
             socket_name,
             id: u64::from_le_bytes(id),
             seats,
+            strangers: Vec::new(),
         })
     }
 
@@ -145,6 +149,7 @@ impl Founding {
             wait,
             spins: 0,
             yields: YIELDS,
+            doubts: Arc::default(),
         };
         for (index, socket) in group.sockets.iter().enumerate() {
             let welcome = Message::Welcome {
@@ -162,10 +167,21 @@ impl Founding {
         Ok(group)
     }
 
+    /// Waits until all others are there, for who has other things to look after meanwhile; may be called again.
+    ///
+    /// # Errors
+    ///
+    /// [`FabricError::TimedOut`] names one that has not come.
+    pub fn gather(&mut self, wait: Duration) -> Result<(), FabricError> {
+        let mut strangers = std::mem::take(&mut self.strangers);
+        let gathered = self.seat(&mut strangers, wait);
+        self.strangers = strangers;
+        gathered
+    }
+
     /// Until every seat but the first is taken.
-    fn gather(&mut self, wait: Duration) -> Result<(), FabricError> {
+    fn seat(&mut self, strangers: &mut Vec<OwnedFd>, wait: Duration) -> Result<(), FabricError> {
         let until = Instant::now() + wait;
-        let mut strangers: Vec<OwnedFd> = Vec::new();
         while let Some(missing) = self.seats[1..].iter().find(|seat| seat.taken.is_none()) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -175,7 +191,7 @@ impl Founding {
                     wait,
                 });
             }
-            self.look(&strangers, left.min(LOOK));
+            self.look(strangers, left.min(LOOK));
             for seat in &mut self.seats {
                 if seat.taken.as_ref().is_some_and(|it| has_gone(&it.socket)) {
                     seat.taken = None;
@@ -191,7 +207,7 @@ impl Founding {
                     Ok(_) | Err(_) => drop(strangers.remove(index)),
                 }
             }
-            self.accept(&mut strangers)?;
+            self.accept(strangers)?;
         }
         Ok(())
     }
@@ -318,6 +334,7 @@ impl Group {
             wait,
             spins: 0,
             yields: YIELDS,
+            doubts: Arc::default(),
         };
         group.convene()?;
         Ok(group)

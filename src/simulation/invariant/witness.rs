@@ -454,6 +454,7 @@ mod tests {
                 round: 1,
                 seed: 1,
                 sync_every: SyncEvery::Steps(1),
+                domain: tombolo_core::trainer::Domain::alone(),
             };
             let mut model = vec![0.25; 50];
             trainer.train(&task, &mut model).unwrap();
@@ -587,6 +588,7 @@ mod tests {
             round: 1,
             seed: 1,
             sync_every: SyncEvery::Steps(1),
+            domain: tombolo_core::trainer::Domain::alone(),
         };
         let mut trainer = (stage.trainers)(&node).unwrap();
         for _ in 0..2 {

@@ -158,3 +158,19 @@ pub(super) fn check_rule(file: &Section, rule: &AggregatorPlan, mistakes: &mut M
         .help("write kind = \"fedavg\" or \"dynamic-weighted\", or mode = \"sync\" in [round]"),
     );
 }
+
+/// Refuses what takes nodes that train for the same round.
+pub(super) fn check_model(file: &Section, mistakes: &mut Mistakes) {
+    let section = file.section("model");
+    if section.is_wrong("data_parallel") || !section.flag("data_parallel") {
+        return;
+    }
+    mistakes.push(
+        Mistake::at(
+            &section.place("data_parallel"),
+            "in the asynchronous mode each node trains for a round of its own, so none of them step together",
+        )
+        .label("needs rounds that all begin together")
+        .help("remove it, or write mode = \"sync\" in [round]"),
+    );
+}

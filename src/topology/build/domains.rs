@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 
+use tombolo_core::collective::Shape;
 use tombolo_core::ids::{DomainId, NodeId};
 use tombolo_core::plan::{DomainPlan, Fabric, NodePlan};
 
@@ -242,6 +243,10 @@ fn plan(domain: &Domain<'_>, folder: &Path) -> DomainPlan {
             "shm" => Fabric::Shm,
             "ibverbs" => Fabric::Ibverbs,
             _ => Fabric::Auto,
+        },
+        step_shape: match domain.section.word("step_collective") {
+            "auto" => Shape::Direct,
+            shape => shape.parse().unwrap_or(Shape::Direct),
         },
         nodes: domain
             .nodes

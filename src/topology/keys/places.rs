@@ -24,10 +24,9 @@ pub(in crate::topology) static DOMAIN: Table = Table {
         key(
             "step_collective",
             Word,
-            "The shape of reduces in step mode.",
+            "The shape of reduces in step mode; auto is direct, the fastest in one memory.",
         )
-        .words(&["auto"])
-        .later(&["direct", "ring", "tree", "halving", "mesh"])
+        .words(&["auto", "direct", "ring", "tree", "halving", "mesh"])
         .or("\"auto\""),
         key(
             "nodes",

@@ -251,6 +251,12 @@ pub(in crate::topology) static MODEL: Table = Table {
             "How strongly local training is pulled back to the model that the round began with (FedProx).",
         )
         .or("0.0"),
+        key(
+            "data_parallel",
+            Flag,
+            "The nodes of a domain take each step together, by the mean of all their gradients.",
+        )
+        .or("false"),
         key("init", Kind::Table(&INIT), "The first weights.")
             .words(&["zeros"])
             .or("{ seed = 7 }"),

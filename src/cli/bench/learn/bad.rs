@@ -133,6 +133,7 @@ mod tests {
                 round: 1,
                 seed: plan.seed,
                 sync_every: plan.sync_every,
+                domain: tombolo_core::trainer::Domain::alone(),
             };
             let told = trainer.train(&task, &mut parameters).unwrap();
             let update = parameters.iter().zip(&begun).map(|(a, b)| a - b);

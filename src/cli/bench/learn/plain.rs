@@ -97,6 +97,7 @@ impl Plain {
             round: self.round,
             seed: self.plan.seed,
             sync_every: self.plan.sync_every,
+            domain: tombolo_core::trainer::Domain::alone(),
         };
         let mut local = self.model.clone();
         let trainer = self.trainers.get_mut(node).ok_or("no such node")?;

@@ -111,6 +111,7 @@ fn lanes(plan: &Plan, nodes: usize) -> io::Result<Vec<Lane>> {
                 round: 1,
                 seed: plan.seed,
                 sync_every: plan.sync_every,
+                domain: tombolo_core::trainer::Domain::alone(),
             },
             parameters,
             batches: Batches {
