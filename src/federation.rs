@@ -535,6 +535,7 @@ impl Federation {
                 plan: plan.clone(),
                 events: sink.clone(),
                 census: census.clone(),
+                denials: Default::default(),
             };
             let kit = Kit {
                 stage,

@@ -28,6 +28,7 @@ use crate::step::{Meeting, Musters};
 use crate::verbs::{self, Fabric, Verbs};
 use tombolo_core::event::Event;
 use tombolo_core::ids::{NodeId, Round};
+use tombolo_core::policy;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::time::Micros;
 use tombolo_core::view::Seen;
@@ -310,6 +311,7 @@ impl Crew {
             listen,
         } = kit;
         let (plan, me) = (stage.plan.clone(), stage.node.clone());
+        let bound = policy::bind(topology, &plan);
         let (endpoint, shaper) = quic::bind(
             stage.env.as_ref(),
             &plan,
@@ -428,7 +430,7 @@ impl Crew {
                 stage: stage.clone(),
                 layout: layout.clone(),
                 configuration,
-                topology,
+                topology: bound,
                 ahead: ahead.clone(),
                 musters: Musters::new(me.clone(), meeting, company.clone()),
                 trainer: trainer.clone(),
@@ -465,7 +467,7 @@ impl Crew {
                 identity: identity.clone(),
                 peer: peer.clone(),
                 incarnation,
-                topology,
+                topology: bound,
                 shelf: shelf.clone(),
                 wire: wire.clone(),
                 durable: durable.clone(),

@@ -34,6 +34,7 @@ use session::{Handover, send_object};
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::link::{Memory, Peer};
+use tombolo_core::policy;
 use tombolo_core::tensor::Hash;
 use tombolo_core::text::clip;
 use tombolo_core::time::Micros;
@@ -59,6 +60,9 @@ pub const OVER: VarInt = VarInt::from_u32(22);
 
 /// Why a connection is closed whose certificates do not count any more.
 pub const UNTRUSTED: VarInt = VarInt::from_u32(23);
+
+/// Why a connection is closed that the policy of a site does not let be.
+pub const DENIED: VarInt = VarInt::from_u32(24);
 
 /// Fetches of the peer that are served at once; a peer that keeps to [`FETCHES_MAX`] never sees this limit.
 const SERVES_MAX: usize = 16;
@@ -408,6 +412,16 @@ impl Link {
         });
     }
 
+    /// Whether the peer is sent an object; if not, that is told.
+    fn may_have(&self, object: Object) -> bool {
+        let stage = &self.setup.stage;
+        let verdict = policy::serves(&stage.plan, &stage.node, &self.setup.peer, object);
+        if !verdict.allowed {
+            stage.deny(&verdict);
+        }
+        verdict.allowed
+    }
+
     fn take_offer(&mut self, object: Object) -> Option<Offer> {
         let index = self
             .offers
@@ -536,6 +550,7 @@ impl Actor for Link {
                     None => self.fetch(cx, object, reply),
                 }
             }
+            Message::Offer(object) if !self.may_have(object) => {}
             Message::Offer(object) => {
                 let connection = self.setup.wire.connection().filter(|_| self.up);
                 let found = self.setup.shelf.find(object);

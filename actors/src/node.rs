@@ -7,6 +7,7 @@ mod as_gateway;
 mod as_member;
 mod bench;
 mod consider;
+mod granted;
 mod heal;
 pub mod keep;
 mod obtain;
@@ -425,7 +426,12 @@ impl Node {
         let view = self.setup.seen().view().clone();
         let part = match authorize(&self.setup.stage.plan, &view, self.me(), &from, &control) {
             Ok(part) => part,
-            Err(refusal) => return tracing::warn!(%refusal, "message refused"),
+            Err(refusal) => {
+                if let Some(verdict) = &refusal.denial {
+                    self.setup.stage.deny(verdict);
+                }
+                return tracing::warn!(%refusal, "message refused");
+            }
         };
         match (part, control) {
             (Part::Fabric, Control::Endpoint(bytes)) => {
@@ -455,8 +461,10 @@ impl Node {
                 self.tell_coordinator(tombolo_core::coordinator::Message::Domain(from, control));
             }
             (Part::Gateway, Control::Amend(topology)) => self.pass_on(topology),
-            (Part::Gateway, control) if from == view.coordinator && !is_member_word(&control) => {
-                match &control {
+            (Part::Gateway, mut control)
+                if from == view.coordinator && !is_member_word(&control) =>
+            {
+                match &mut control {
                     Control::Commit(commit) => {
                         let committed = record::Message::Committed(commit.round, commit.hash);
                         self.setup.record.deliver(committed);
@@ -467,13 +475,16 @@ impl Node {
                         self.forget_contributions(|of| of <= *round);
                         self.setup.residual.on_abort(*round);
                     }
-                    Control::Open(open) => self.forget_contributions(|of| of < open.round),
+                    Control::Open(open) => {
+                        self.forget_contributions(|of| of < open.round);
+                        self.ask_only_granted(&from, open);
+                    }
                     _ => {}
                 }
                 self.step_gateway(cx, gateway::Message::Coordinator(control));
             }
             (Part::Gateway, Control::Vitals(vitals)) if vitals.node == from => {
-                self.send_now(&view.coordinator, Control::MemberVitals(vitals));
+                self.tell_vitals(&view.coordinator, vitals, Control::MemberVitals);
             }
             (
                 Part::Gateway,
@@ -514,6 +525,9 @@ impl Node {
 
     fn link_up(&mut self, cx: &mut Cx<Self>, peer: NodeId) {
         if peer.domain() == self.me().domain() {
+            if !self.may_read(&peer) {
+                return self.neighbour_up(cx, &peer);
+            }
             let (verbs, to) = (self.setup.verbs.clone(), peer.clone());
             let endpoint = async move {
                 let question = |reply| verbs::Message::Grant(to.clone(), reply);
@@ -528,17 +542,21 @@ impl Node {
                     }
                 }
                 // Only now: who joins is asked to work at once, and work needs the endpoint.
-                node.send_view(&peer);
-                if node.gateway.is_some() {
-                    node.step_gateway(cx, gateway::Message::MemberUp(peer.clone()));
-                }
-                if peer == node.gateway_of_mine() {
-                    node.setup.presence.joined.store(true, Ordering::Relaxed);
-                    node.step_member(cx, member::Message::GatewayUp);
-                }
+                node.neighbour_up(cx, &peer);
             });
         } else {
             self.wan_up(cx, &peer);
+        }
+    }
+
+    fn neighbour_up(&mut self, cx: &mut Cx<Self>, peer: &NodeId) {
+        self.send_view(peer);
+        if self.gateway.is_some() {
+            self.step_gateway(cx, gateway::Message::MemberUp(peer.clone()));
+        }
+        if *peer == self.gateway_of_mine() {
+            self.setup.presence.joined.store(true, Ordering::Relaxed);
+            self.step_member(cx, member::Message::GatewayUp);
         }
     }
 
@@ -649,7 +667,7 @@ impl Actor for Node {
             Message::Verdict(peer, verdict) => self.verdict(cx, peer, verdict),
             Message::Leave => self.leave(cx),
             Message::Vitals(vitals) => {
-                self.send_now(&self.gateway_of_mine(), Control::Vitals(vitals));
+                self.tell_vitals(&self.gateway_of_mine(), vitals, Control::Vitals);
             }
             Message::Over(peer, reason) => {
                 let leads = [self.setup.coordinator(), self.gateway_of_mine()].contains(&peer);

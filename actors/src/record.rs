@@ -437,6 +437,7 @@ impl Record {
             roots,
             retired: account.retired().clone(),
             lists: account.lists().clone(),
+            policy: account.policy(),
             epoch: account.epoch(),
             coordinator: account.view().map(|view| view.coordinator.clone()),
             certificates: known.collect(),

@@ -26,6 +26,7 @@ use crate::waits::{Asker, Waits, waits_for};
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
+use tombolo_core::policy::{self, Verdict};
 use tombolo_core::text::clip;
 use tombolo_core::wait_for::{Party, What};
 
@@ -58,7 +59,13 @@ pub struct Stage {
     pub events: Arc<dyn Fn(Event) + Send + Sync>,
     /// Counts living actors.
     pub census: Census,
+    /// What this node has not let others do lately.
+    pub denials: Denials,
 }
+
+/// Refusals by policies that a node has told; outlives its actors.
+#[derive(Clone, Default)]
+pub struct Denials(Arc<Mutex<policy::Refusals>>);
 
 impl fmt::Debug for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -72,6 +79,23 @@ impl Stage {
     /// Records a past fact.
     pub fn report(&self, event: Event) {
         (self.events)(event);
+    }
+
+    /// Records that a policy has denied something, unless that was said a moment ago.
+    pub fn deny(&self, verdict: &Verdict) {
+        let mut told = self
+            .denials
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let is_news = told.is_news(self.env.now(), verdict);
+        drop(told);
+        if is_news {
+            self.report(Event::PolicyDenied {
+                node: self.node.clone(),
+                verdict: Box::new(verdict.clone()),
+            });
+        }
     }
 }
 

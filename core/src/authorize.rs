@@ -3,9 +3,16 @@
 //! The sender is the TLS peer of the connection that the message came on, never a name inside it; who is coordinator and gateway, the
 //! receiver's view says. A newer view comes from the coordinator, from who has just become it, or through a gateway of the receiver's domain
 //! or a successor of it.
+//!
+//! The policy of the receiver's site must let the sender do what the message is about, too: see [`crate::policy`].
+
+mod granted;
+
+use std::fmt;
 
 use crate::ids::NodeId;
 use crate::plan::Plan;
+use crate::policy::{By, Verdict};
 use crate::view::View;
 use crate::wire::Control;
 
@@ -32,7 +39,6 @@ pub enum Part {
 
 /// A message from somebody who has no say in the matter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{from} sent {kind} to {to}, which only {expected} may")]
 pub struct Refusal {
     /// The TLS peer.
     pub from: NodeId,
@@ -42,6 +48,25 @@ pub struct Refusal {
     pub kind: &'static str,
     /// Who may.
     pub expected: &'static str,
+    /// The policy that denies it, if one does; or that would, by the role that the file gives the sender.
+    pub denial: Option<Box<Verdict>>,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Refusal {
+            from,
+            to,
+            kind,
+            expected,
+            denial,
+        } = self;
+        write!(f, "{from} sent {kind} to {to}, which ")?;
+        match denial.as_ref().filter(|denial| denial.by == By::NoRule) {
+            Some(denial) => write!(f, "is not granted: {denial}"),
+            None => write!(f, "only {expected} may"),
+        }
+    }
 }
 
 /// Decides which part of `to` a message from `from` is for.
@@ -189,7 +214,12 @@ pub fn authorize(
             false,
         ),
     };
-    if allowed {
+    // What roles imply has been looked at.
+    let denial = match allowed && plan.policy.rules.is_empty() {
+        true => None,
+        false => granted::denial(plan, to, from, control),
+    };
+    if allowed && denial.is_none() {
         Ok(part)
     } else {
         Err(Refusal {
@@ -197,9 +227,12 @@ pub fn authorize(
             to: to.clone(),
             kind,
             expected,
+            denial,
         })
     }
 }
+
+pub use granted::{may_be_shown, only_granted};
 
 #[cfg(test)]
 mod tests {

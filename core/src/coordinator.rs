@@ -22,7 +22,7 @@ mod round;
 mod stale;
 mod views;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::aggregate::feedback::Drift;
@@ -33,6 +33,7 @@ use crate::machine::{Context, Machine};
 use crate::membership::{Membership, NotLifted, Word};
 use crate::mutants;
 use crate::plan::{Deadline, Plan};
+use crate::policy;
 use crate::staleness::Past;
 use crate::tensor::{Hash, Layout};
 use crate::time::Micros;
@@ -221,6 +222,8 @@ pub struct Coordinator {
     reach: BTreeMap<NodeId, bool>,
     /// When a node was last heard to say how it does.
     vitals: BTreeMap<NodeId, Micros>,
+    /// Of whom it was said that a policy keeps them out of rounds.
+    denials: BTreeSet<NodeId>,
     current: Option<Current>,
     /// The aborted round whose record is being written: the next one opens after it.
     recording: Option<Round>,
@@ -270,6 +273,7 @@ impl Coordinator {
             writing: None,
             reach: BTreeMap::new(),
             vitals: BTreeMap::new(),
+            denials: BTreeSet::new(),
             me: plan.coordinator.clone(),
             plan,
             layout,
@@ -357,6 +361,7 @@ impl Coordinator {
         let mut cohort = self.plan.cohort(round);
         let next = self.writing.as_ref().unwrap_or(self.view());
         cohort.retain(|node| !self.view().is_out(node) && !next.is_out(node));
+        let denied = self.leave_out(cx, &mut cohort);
         cx.report(Event::RoundOpened {
             round,
             epoch,
@@ -365,7 +370,8 @@ impl Coordinator {
         });
         let deadline = cx.now() + span;
         let close_by = deadline + self.plan.round.close_limit;
-        let current = Current::new(round, epoch, cohort, cx.now(), deadline, close_by);
+        let mut current = Current::new(round, epoch, cohort, cx.now(), deadline, close_by);
+        current.denied = denied;
         self.current = Some(current);
         self.remember_opening(round, cx.now());
         self.resume(cx);
@@ -373,6 +379,27 @@ impl Coordinator {
         joined.iter().for_each(|domain| self.tell_open(cx, domain));
         self.greet_silent(cx);
         self.check(cx);
+    }
+
+    /// Takes out of a cohort whom a policy keeps out of rounds; says who and why.
+    fn leave_out(
+        &mut self,
+        cx: &mut Context<'_, Effect>,
+        cohort: &mut Vec<NodeId>,
+    ) -> BTreeMap<NodeId, String> {
+        let mut denied = BTreeMap::new();
+        cohort.retain(|node| {
+            let Some(verdict) = policy::left_out(&self.plan, self.membership.view(), node) else {
+                return true;
+            };
+            denied.insert(node.clone(), verdict.to_string());
+            if self.denials.insert(node.clone()) {
+                let node = self.me.clone();
+                cx.report(Event::PolicyDenied { node, verdict });
+            }
+            false
+        });
+        denied
     }
 
     fn joined(&self) -> impl Iterator<Item = &DomainId> {

@@ -9,6 +9,7 @@ pub use measured::{Cargo, ClockOffset, Measured, Shrunk, Transfer, Vitals};
 use crate::aggregate::feedback::Drift;
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::membership::State;
+use crate::policy::Verdict;
 use crate::staleness::Past;
 use crate::tensor::Hash;
 use crate::view::View;
@@ -41,7 +42,10 @@ pub struct RoundRecord {
     pub counted: Vec<NodeId>,
     /// Who was asked and is not in it, by name.
     pub late: Vec<NodeId>,
-    /// Of those in neither list: refused updates and why.
+    /// Who was not asked since a policy keeps its updates out, and which.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub denied: Vec<(NodeId, String)>,
+    /// Of those in none of these lists: refused updates and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<(NodeId, String)>,
     /// Committed model on the test rows.
@@ -144,6 +148,12 @@ pub enum Event {
         node: NodeId,
         peer: NodeId,
         reason: String,
+    },
+    /// A node does not let another do something, or leaves it out of rounds, since the policy of a site denies it.
+    PolicyDenied {
+        node: NodeId,
+        #[serde(flatten)]
+        verdict: Box<Verdict>,
     },
     /// A node shows another certificate from now on.
     CertificateRotated {

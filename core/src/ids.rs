@@ -97,6 +97,30 @@ impl FromStr for NodeId {
     }
 }
 
+/// A slice: a share of the federation's nodes for one tenant.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SliceId(Arc<str>);
+
+impl SliceId {
+    /// The slice's name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for SliceId {
+    type Err = InvalidName;
+
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
+        if is_name(text) {
+            Ok(SliceId(text.into()))
+        } else {
+            Err(InvalidName(text.into()))
+        }
+    }
+}
+
 macro_rules! text_id {
     ($type:ident) => {
         impl fmt::Display for $type {
@@ -124,6 +148,7 @@ macro_rules! text_id {
 }
 text_id!(DomainId);
 text_id!(NodeId);
+text_id!(SliceId);
 
 /// A round's number, from 1. Round 0 names the initial model.
 pub type Round = u64;

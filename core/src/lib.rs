@@ -6,6 +6,7 @@
 //!
 //! * [`ids`], [`time`]: names of nodes and rounds, the monotonic clock's unit.
 //! * [`plan`]: a checked topology, the only configuration the machines know.
+//! * [`policy`], [`authorize`]: who may do what at which site, and who may say what to whom.
 //! * [`tensor`]: named tensors on one flat `f32` slice.
 //! * [`text`]: texts of others, cut to what can travel.
 //! * [`event`]: past facts, from which logs, reports and the command line are derived.
@@ -50,6 +51,7 @@ pub mod mutants;
 pub mod outer;
 pub mod outline;
 pub mod plan;
+pub mod policy;
 pub mod record;
 pub mod rng;
 pub mod shaping;

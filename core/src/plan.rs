@@ -12,7 +12,8 @@ use crate::aggregate::Needs;
 use crate::collective::Shape;
 use crate::compress::{Coding, Lossless};
 use crate::congestion::Law;
-use crate::ids::{DomainId, NodeId, Round};
+use crate::ids::{DomainId, NodeId, Round, SliceId};
+use crate::policy::PolicyPlan;
 use crate::shaping::Cap;
 use crate::staleness::AsyncPlan;
 
@@ -55,6 +56,8 @@ pub struct Plan {
     pub security: SecurityPlan,
     /// State on disk.
     pub checkpoint: CheckpointPlan,
+    /// Who may do what at which site.
+    pub policy: PolicyPlan,
 }
 
 /// Local work between two synchronisations.
@@ -416,6 +419,8 @@ pub struct NodePlan {
     pub listen: Option<SocketAddr>,
     /// What it tells peers to dial, `host:port`; default: where it listens.
     pub advertise: Option<String>,
+    /// The slice that it belongs to.
+    pub slice: Option<SliceId>,
 }
 
 /// `[[link]]` between the gateways of two domains.
@@ -501,6 +506,13 @@ impl Plan {
     /// One node's entry.
     pub fn node(&self, id: &NodeId) -> Option<&NodePlan> {
         self.nodes().find(|node| node.id == *id)
+    }
+
+    /// The slice of a node, if it is in one.
+    pub fn slice(&self, id: &NodeId) -> Option<&SliceId> {
+        let nodes = &self.domain(&id.domain())?.nodes;
+        let node = nodes.iter().find(|node| node.id == *id)?;
+        node.slice.as_ref()
     }
 
     /// All nodes: domains in file order, nodes by rank.

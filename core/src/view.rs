@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{DomainId, Epoch, NodeId};
-use crate::plan::Plan;
+use crate::plan::{DomainPlan, Plan};
+use crate::policy::may_speak;
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,14 +35,19 @@ pub enum Out {
 }
 
 impl View {
-    /// The view in which a federation begins: everybody is in, the first gateway of each list acts.
+    /// The view in which a federation begins: everybody is in, the first gateway of each list acts that policies let.
     pub fn first(plan: &Plan) -> Self {
         let gateways = plan.domains.iter();
+        let acts = |domain: &DomainPlan| {
+            let mut list = domain.gateways.iter();
+            let willing = |node: &&NodeId| may_speak(plan, &plan.coordinator, node).is_none();
+            list.find(willing).unwrap_or(domain.gateway()).clone()
+        };
         View {
             epoch: 1,
             coordinator: plan.coordinator.clone(),
             gateways: gateways
-                .map(|domain| (domain.id.clone(), domain.gateway().clone()))
+                .map(|domain| (domain.id.clone(), acts(domain)))
                 .collect(),
             out: BTreeMap::new(),
         }

@@ -200,6 +200,9 @@ fn says(leaf: &Leaf) -> String {
         Leaf::Amended { configuration } => {
             format!("the run goes on by the topology {}", short(configuration))
         }
+        Leaf::Policy { hash, rules } => {
+            format!("policies {}: {} rules", short(hash), rules.len())
+        }
         Leaf::Root {
             domain,
             certificate,

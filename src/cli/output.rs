@@ -471,6 +471,7 @@ mod tests {
                 reason: String::new(),
                 counted: Vec::new(),
                 late: Vec::new(),
+                denied: Vec::new(),
                 refused: Vec::new(),
                 accuracy: 0.0,
                 loss: 0.0,

@@ -87,6 +87,7 @@ fn record(state: RoundState, counted: &[&str], late: &[&str]) -> RoundRecord {
         reason: String::new(),
         counted: names(counted),
         late: names(late),
+        denied: Vec::new(),
         refused: Vec::new(),
         accuracy: 0.5,
         loss: 1.0,

@@ -325,6 +325,7 @@ impl Theatre {
             plan: self.plan.clone(),
             events: sink,
             census: self.census.clone(),
+            denials: Default::default(),
         };
         Crew::start(Kit {
             stage,

@@ -21,6 +21,7 @@ mod links;
 
 pub(super) use links::is_emulated;
 mod partition;
+mod policies;
 mod rounds;
 mod rule;
 
@@ -54,11 +55,12 @@ pub(super) fn plan(
     }
     let outer = rule::outer(file.section("outer"), &mut mistakes);
     links::check_codecs(file, home.as_ref(), aggregator.needs, &mut mistakes);
+    let policy = policies::plan(file, &domains, &mut mistakes);
     let (true, Some(coordinator), Some(model)) = (mistakes.is_empty(), coordinator, model) else {
         return Err(mistakes);
     };
     let federation = file.section("federation");
-    Ok(Plan {
+    let plan = Plan {
         name: federation.text("name").unwrap_or_default().to_owned(),
         rounds: federation.whole("rounds"),
         sync_every: match federation.value("sync_every") {
@@ -79,7 +81,13 @@ pub(super) fn plan(
             post_quantum_required: file.section("security").word("post_quantum") == "require",
         },
         checkpoint: checkpoint(file.section("checkpoint"), folder),
-    })
+        policy,
+    };
+    policies::judge(file, &plan, &mut mistakes);
+    match mistakes.is_empty() {
+        true => Ok(plan),
+        false => Err(mistakes),
+    }
 }
 
 fn model(

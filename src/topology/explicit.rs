@@ -13,6 +13,7 @@ use tombolo_core::plan::{
     Deadline, DomainPlan, Emulate, Fabric, HeartbeatPlan, InnerKind, LinkPlan, OuterKind,
     Partition, Plan, Quorum, SyncEvery,
 };
+use tombolo_core::policy::{self, Concern};
 use tombolo_core::shaping::{Cap, Overload};
 use tombolo_core::staleness::{AsyncPlan, Discount};
 
@@ -142,8 +143,51 @@ fn facts(plan: &Plan) -> Vec<(&'static str, String)> {
         });
         facts.push(("absent", absent.collect::<Vec<_>>().join("; ")));
     }
+    if !plan.policy.is_empty() {
+        facts.push(("policies", policies(plan)));
+    }
     facts
 }
+
+/// How many rules there are, and at which sites.
+fn policies(plan: &Plan) -> String {
+    let at = plan.domains.iter().map(|domain| &domain.id);
+    let at = at.filter(|site| plan.policy.rules_at(site));
+    let at: Vec<&str> = at.map(|site| site.as_str()).collect();
+    let rules = match (plan.policy.rules.len(), at.len()) {
+        (0, _) => "no rules".to_owned(),
+        (rules, sites) if sites == plan.domains.len() => {
+            format!("{rules} rules; every site grants only what they say")
+        }
+        (rules, _) => format!("{rules} rules; {} grant only what they say", at.join(", ")),
+    };
+    match plan.policy.slices.len() {
+        0 => rules,
+        slices => format!("{rules}; {slices} slices"),
+    }
+}
+
+/// What policies come to, as far as it may not be what was meant.
+fn policy_warnings(plan: &Plan) -> Vec<String> {
+    let concerns = policy::concerns(plan).into_iter();
+    let mut told: Vec<String> = concerns
+        .filter_map(|concern| match concern {
+            Concern::Warning(warning) => Some(warning),
+            Concern::Impossible(_) => None,
+        })
+        .collect();
+    let more = told.len().saturating_sub(POLICY_WARNINGS_MAX);
+    if more > 0 {
+        told.truncate(POLICY_WARNINGS_MAX);
+        told.push(format!(
+            "{more} more of these: `tombolo policy explain FILE` shows all of it"
+        ));
+    }
+    told
+}
+
+/// Nobody reads more of a kind.
+const POLICY_WARNINGS_MAX: usize = 20;
 
 /// When a version closes, and what older updates count for.
 fn asynchronous(mode: &AsyncPlan) -> String {
@@ -319,6 +363,7 @@ fn warnings(plan: &Plan) -> Vec<String> {
         }
     }
     warnings.extend(rule_warnings(plan));
+    warnings.extend(policy_warnings(plan));
     let joined: BTreeSet<_> = plan.links.iter().map(|link| &link.between).collect();
     let home = plan.coordinator.domain();
     for (a, b) in joined {

@@ -27,7 +27,7 @@ pub fn config_hash(plan: &Plan) -> [u8; 32] {
 
 /// Everything in a plan that decides the outcome, key by key, whatever the file's formatting.
 ///
-/// Not in it: addresses, fabrics, certificates, how patient a node is with a silent peer, the state folder and what is kept there
+/// Not in it: policies, with which a run may go on that has begun with others (nodes compare them all the same), addresses, fabrics, certificates, how patient a node is with a silent peer, the state folder and what is kept there
 /// for how long.
 /// A node compares the hash with its peers' before it joins, and a resumed run with that of the run before, whose keys say what differs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +54,8 @@ impl SharedKeys {
             heartbeat: _,
             security: _,
             checkpoint: _,
+            // A run may go on with other policies; what nodes compare with each other holds them, too: `policy::bind`.
+            policy: _,
         } = plan;
         let mut keys = SharedKeys::default();
         keys.add("federation.name", name);

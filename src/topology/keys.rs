@@ -5,7 +5,10 @@
 
 pub(super) mod faults;
 mod places;
+mod policies;
 mod training;
+
+use tombolo_core::policy::{RULES_MAX, SLICES_MAX};
 
 use super::DOMAINS_MAX;
 
@@ -243,8 +246,18 @@ pub(super) static FILE: Table = Table {
             "State on disk.",
         )
         .or("{}"),
-        later("slice", "A share of a domain for one tenant."),
-        later("policy", "Who may do what."),
+        key(
+            "slice",
+            Kind::Tables(&policies::SLICE, SLICES_MAX),
+            "A share of the federation's nodes for one tenant.",
+        )
+        .or("[]"),
+        key(
+            "policy",
+            Kind::Tables(&policies::POLICY, RULES_MAX),
+            "Who may do what at which site.",
+        )
+        .or("[]"),
     ],
 };
 

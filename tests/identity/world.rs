@@ -49,6 +49,7 @@ pub fn plan(folder: &Path) -> Plan {
                 id: node(&format!("{name}/{it}")),
                 listen: None,
                 advertise: None,
+                slice: None,
             })
             .into(),
         gateways: vec![node(&format!("{name}/gate"))],
@@ -119,6 +120,7 @@ pub fn plan(folder: &Path) -> Plan {
             every: 1,
             snapshot: Duration::from_secs(10),
         },
+        policy: Default::default(),
     }
 }
 

@@ -83,6 +83,7 @@ pub fn defaults() -> Plan {
             every: 1,
             snapshot: Duration::from_secs(10),
         },
+        policy: Default::default(),
     }
 }
 
@@ -94,6 +95,7 @@ fn domain_plan(name: &str, nodes: &[impl AsRef<str>]) -> DomainPlan {
             id: NodeId::new(&id, node.as_ref()).unwrap(),
             listen: None,
             advertise: None,
+            slice: None,
         })
         .collect();
     DomainPlan {

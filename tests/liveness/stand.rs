@@ -137,6 +137,7 @@ pub fn start_as(
             plan: plan.clone(),
             events: sink,
             census: Census::default(),
+            denials: Default::default(),
         },
         identity,
         device: memory.open(node.as_str()).unwrap(),

@@ -39,6 +39,7 @@ fn record(round: u64, model: &[f32]) -> RoundRecord {
         reason: String::new(),
         counted: vec!["hq/a".parse().unwrap()],
         late: Vec::new(),
+        denied: Vec::new(),
         refused: Vec::new(),
         accuracy: 0.5,
         loss: 1.0,

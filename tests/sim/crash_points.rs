@@ -479,6 +479,7 @@ fn record(round: Round) -> RoundRecord {
         reason: String::new(),
         counted,
         late,
+        denied: Vec::new(),
         refused: Vec::new(),
         accuracy: 0.5,
         loss: 1.0,

@@ -41,6 +41,7 @@ pub fn state(round: u64) -> State {
             reason: String::new(),
             counted: vec!["hq/a".parse().unwrap()],
             late: Vec::new(),
+            denied: Vec::new(),
             refused: Vec::new(),
             accuracy: 0.5,
             loss: 1.0,

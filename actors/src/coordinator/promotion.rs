@@ -10,6 +10,7 @@ use crate::shell::{ASKS_MAX, AskError, Cx, Reply, later};
 use tombolo_core::coordinator as machine;
 use tombolo_core::event::Event;
 use tombolo_core::ids::{Epoch, NodeId};
+use tombolo_core::policy::{self, Action};
 use tombolo_core::tensor::Hash;
 
 /// A machine that has not begun.
@@ -93,6 +94,12 @@ impl Coordinator {
                 epoch,
                 already: true,
             }));
+        }
+        let (plan, me) = (&self.setup.stage.plan, &self.setup.stage.node);
+        let verdict = policy::of(plan, &me.domain(), me, Action::Coordinate, me);
+        if !verdict.allowed {
+            self.setup.stage.deny(&verdict);
+            return reply.send(Err(verdict.to_string()));
         }
         let checkpoint = self.setup.checkpoint.clone();
         let known = self.setup.durable().known.clone();

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use super::greeting::{DUPLICATE, REPLACED};
 use super::packed;
 use super::shelf::heals;
-use super::{Agreed, Incoming, Message, OFFER, Setup, Trouble, UNTRUSTED};
+use super::{Agreed, DENIED, Incoming, Message, OFFER, Setup, Trouble, UNTRUSTED};
 use crate::node;
 use crate::quic::is_final;
 use crate::shell::Handle;
@@ -19,6 +19,7 @@ use tombolo_core::compress::Lossless;
 use tombolo_core::heartbeat::PERIODS;
 use tombolo_core::ids::NodeId;
 use tombolo_core::mutants;
+use tombolo_core::policy::{self, Action};
 use tombolo_core::wire::{
     CONTROL_BYTES_MAX, Control, FINGERPRINT, FrameHeader, Hello, Lack, Object, ObjectHeader,
     VERSION, codec,
@@ -78,7 +79,7 @@ impl Session<'_> {
                     }
                 }
                 Some(ConnectionError::ApplicationClosed(close))
-                    if [DUPLICATE, UNTRUSTED].contains(&close.error_code) =>
+                    if [DUPLICATE, UNTRUSTED, DENIED].contains(&close.error_code) =>
                 {
                     let reason = String::from_utf8_lossy(&close.reason);
                     Trouble {
@@ -122,6 +123,7 @@ impl Session<'_> {
     /// begins at either end.
     async fn shake_hands(&self) -> Result<(SendStream, RecvStream), Trouble> {
         let setup = self.setup;
+        self.let_in()?;
         let dials = setup.dials();
         let streams = match dials {
             true => self.connection.open_bi().await,
@@ -168,6 +170,23 @@ impl Session<'_> {
             .await
             .map_err(|error| error.to_string())?;
         Ok((send, receive))
+    }
+
+    /// Whether the policy of this node's site lets the peer have a connection with it. If not, the peer hears which, before a word is said.
+    fn let_in(&self) -> Result<(), Trouble> {
+        let (stage, peer) = (&self.setup.stage, &self.setup.peer);
+        let site = stage.node.domain();
+        let verdict = policy::of(&stage.plan, &site, peer, Action::Join, &stage.node);
+        if verdict.allowed || mutants::is("anybody-joins") {
+            return Ok(());
+        }
+        stage.deny(&verdict);
+        let reason = verdict.to_string();
+        self.connection.close(DENIED, reason.as_bytes());
+        Err(Trouble {
+            reason,
+            refused: true,
+        })
     }
 
     /// What this side says of itself.
@@ -314,7 +333,12 @@ impl Session<'_> {
             true => setup.shelf.heal(),
             false => setup.durable.serves.clone().try_acquire_owned().ok(),
         };
+        let verdict = policy::serves(&setup.stage.plan, node, &setup.peer, object);
         let (lack, reason) = match (setup.shelf.find(object), permit) {
+            _ if !verdict.allowed => {
+                setup.stage.deny(&verdict);
+                (Lack::Absent, verdict.to_string())
+            }
             (Some(bytes), Some(permit)) => {
                 let bytes = perhaps_rotten(setup, object, bytes);
                 send_object(setup, self.connection, tag, object, bytes, permit);

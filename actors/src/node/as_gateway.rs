@@ -38,6 +38,12 @@ pub(super) struct Shop {
 
 impl Node {
     pub(super) fn step_gateway(&mut self, cx: &mut Cx<Self>, message: gateway::Message) {
+        if let gateway::Message::MemberUp(peer) = &message
+            && self.gateway.is_some()
+            && !self.may_lead(peer)
+        {
+            return;
+        }
         if matches!(message, gateway::Message::CoordinatorUp) && self.gateway.is_some() {
             let greet = record::Message::Greet(self.setup.coordinator());
             self.setup.record.deliver(greet);

@@ -277,6 +277,7 @@ pub fn stage() -> (Stage, Arc<OneThread>, Arc<Mutex<Vec<Event>>>) {
         plan: Arc::new(plan),
         events: Arc::new(move |event| sink.lock().unwrap().push(event)),
         census: Census::default(),
+        denials: Default::default(),
     };
     (stage, env, events)
 }
@@ -354,5 +355,6 @@ fn plan() -> Plan {
             every: 1,
             snapshot: Duration::from_secs(10),
         },
+        policy: Default::default(),
     }
 }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Coordinator;
 use crate::event::{RoundRecord, RoundState};
 use crate::ids::{DomainId, Epoch, NodeId, Round};
+use crate::policy;
 use crate::record::{Der, Leaf};
 use crate::tensor::Hash;
 use crate::view::View;
@@ -33,6 +34,8 @@ pub struct Told {
     pub roots: BTreeMap<DomainId, Vec<Vec<u8>>>,
     /// Roots that were retired.
     pub retired: BTreeSet<Vec<u8>>,
+    /// The hash of the policies that were told last.
+    pub policy: Option<Hash>,
     /// The hashes of lists of revoked certificates.
     pub lists: BTreeSet<Hash>,
 }
@@ -151,6 +154,13 @@ impl Coordinator {
             return Vec::new();
         };
         let mut leaves = std::mem::take(&mut told.first);
+        if told.policy.is_some() || !self.plan.policy.is_empty() {
+            let hash = policy::hash(&self.plan);
+            if told.policy.replace(hash) != Some(hash) {
+                let rules = self.plan.policy.rules.clone();
+                leaves.push(Leaf::Policy { hash, rules });
+            }
+        }
         // A certificate may be of a root that is told with it, or that is retired with it.
         let (last, papers): (Vec<_>, Vec<_>) = papers
             .into_iter()

@@ -57,6 +57,8 @@ pub(super) struct Current {
     /// Until then everybody is waited for: the round goes on in a life that nobody has a link to yet, or a domain under another gateway.
     pub(super) recall_until: Micros,
     pub(super) dropped: BTreeMap<DomainId, String>,
+    /// Who is not asked since a policy keeps its updates out.
+    pub(super) denied: BTreeMap<NodeId, String>,
     /// Who was put out of the view while the round was open.
     pub(super) out: BTreeSet<NodeId>,
     /// Who is in sums that an earlier life had noted: its commit of them may be on its way, whatever has been noted since.
@@ -97,6 +99,7 @@ impl Current {
             orphaned: BTreeSet::new(),
             recall_until: opened,
             dropped: BTreeMap::new(),
+            denied: BTreeMap::new(),
             out: BTreeSet::new(),
             inherited: BTreeSet::new(),
             arrivals: BTreeMap::new(),
@@ -256,6 +259,7 @@ impl Current {
                 state != RoundState::Aborted,
             )
         });
+        let denied = self.denied.clone().into_iter().collect();
         RoundRecord {
             round: self.round,
             epoch: self.epoch,
@@ -263,6 +267,7 @@ impl Current {
             reason,
             counted,
             late,
+            denied,
             refused,
             accuracy: committed.accuracy,
             loss: committed.loss,

@@ -14,6 +14,7 @@ use crate::machine::Context;
 use crate::membership::{State, Word};
 use crate::mutants;
 use crate::plan::{Durability, Quorum};
+use crate::policy;
 use crate::text::Text;
 use crate::time::Micros;
 use crate::view::{Out, View};
@@ -205,7 +206,9 @@ impl Coordinator {
             };
             let (before, after) = domain.gateways.split_at(place);
             let candidate = after.iter().skip(1).chain(before).find(|node| {
-                self.reach.get(*node).copied().unwrap_or(false) && !self.view().is_out(node)
+                self.reach.get(*node).copied().unwrap_or(false)
+                    && !self.view().is_out(node)
+                    && policy::may_speak(&self.plan, &self.me, node).is_none()
             });
             if let Some(candidate) = candidate {
                 successors.insert(domain.id.clone(), candidate.clone());

@@ -78,6 +78,7 @@ pub fn plan(sizes: &[usize]) -> Plan {
             every: 1,
             snapshot: Duration::from_secs(10),
         },
+        policy: Default::default(),
     }
 }
 
@@ -88,6 +89,7 @@ fn domain(index: usize, size: usize) -> DomainPlan {
             id: NodeId::new(&id, &format!("n{rank}")).expect("a name"),
             listen: None,
             advertise: None,
+            slice: None,
         })
         .collect();
     DomainPlan {

@@ -40,6 +40,7 @@ pub struct Account {
     retired: BTreeSet<Vec<u8>>,
     /// The hashes of lists that were told.
     lists: BTreeSet<Hash>,
+    policy: Option<Hash>,
     papers: BTreeMap<NodeId, Papers>,
     view: Option<View>,
     promoted: Option<(NodeId, Epoch)>,
@@ -128,6 +129,11 @@ impl Account {
         &self.lists
     }
 
+    /// The hash of the policies that hold; none if none were ever told.
+    pub fn policy(&self) -> Option<Hash> {
+        self.policy
+    }
+
     /// Who may ever coordinate.
     pub fn coordinators(&self) -> &[NodeId] {
         &self.coordinators
@@ -194,6 +200,14 @@ impl Account {
                     return Err("a topology is amended between rounds, and by another one".into());
                 }
                 self.configuration = *configuration;
+            }
+            Leaf::Policy { hash, .. } => {
+                if self.open.is_begun() {
+                    return Err("policies are told between rounds, not within one".into());
+                }
+                if self.policy.replace(*hash) == Some(*hash) {
+                    return Err("those policies hold already".into());
+                }
             }
             Leaf::Root {
                 domain,

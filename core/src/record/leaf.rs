@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::RoundState;
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
+use crate::policy::Rule;
 use crate::tensor::Hash;
 use crate::view::View;
 
@@ -51,6 +52,9 @@ pub enum Leaf {
     },
     /// The run goes on by another topology, with that hash: who joins by it is told behind it, by root and membership.
     Amended { configuration: Hash },
+    /// Who may do what from here on: the rules of all sites, and one number for them and for who is in which slice. Until the first of these
+    /// no site has any. A run that goes on with other policies tells them before its next round.
+    Policy { hash: Hash, rules: Vec<Rule> },
     /// The certificate of an authority that vouches for a domain's nodes.
     Root { domain: DomainId, certificate: Der },
     /// No certificate of that root is taken from here on; what was signed before stays signed.
@@ -144,6 +148,7 @@ impl Leaf {
             Leaf::Update { node: of, .. }
             | Leaf::Certificate { node: of, .. }
             | Leaf::Promoted { node: of, .. } => of == node,
+            Leaf::Policy { rules, .. } => rules.iter().any(|rule| rule.identity.includes(node)),
             Leaf::Contribution { members, .. } => members.contains(node),
             _ => false,
         }

@@ -89,6 +89,7 @@ fn record(round: Round, counted: &[&str], late: &[&str]) -> RoundRecord {
         reason: String::new(),
         counted: counted.iter().map(|name| n(name)).collect(),
         late: late.iter().map(|name| n(name)).collect(),
+        denied: Vec::new(),
         refused: Vec::new(),
         accuracy: 0.5,
         loss: f64::NAN,

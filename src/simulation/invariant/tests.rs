@@ -138,6 +138,7 @@ fn record(round: u64) -> RoundRecord {
         reason: String::new(),
         counted: plan().cohort(round),
         late: Vec::new(),
+        denied: Vec::new(),
         refused: Vec::new(),
         accuracy: 0.5,
         loss: 1.0,

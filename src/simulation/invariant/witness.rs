@@ -517,6 +517,7 @@ mod tests {
                 reason: String::new(),
                 counted: counted.iter().map(|name| name.parse().unwrap()).collect(),
                 late: Vec::new(),
+                denied: Vec::new(),
                 refused: Vec::new(),
                 accuracy: 0.0,
                 loss: 0.0,

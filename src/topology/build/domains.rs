@@ -41,6 +41,7 @@ pub(super) struct Node<'a> {
     pub name: &'a str,
     pub listen: Option<(SocketAddr, Span)>,
     pub advertise: Option<(&'a str, Span)>,
+    pub slice: Option<&'a Item>,
 }
 
 impl Domain<'_> {
@@ -125,6 +126,7 @@ fn domain<'a>(section: &'a Section, mistakes: &mut Mistakes) -> Domain<'a> {
         name: item.text(),
         listen: None,
         advertise: None,
+        slice: None,
     });
     let by_table = tables.iter().filter_map(|item| node(item.section()));
     let nodes: Vec<Node<'a>> = by_name.chain(by_table).collect();
@@ -166,6 +168,7 @@ fn node(section: &Section) -> Option<Node<'_>> {
         name: section.text("name")?,
         listen,
         advertise,
+        slice: section.find("slice").map(|entry| &entry.item),
     })
 }
 
@@ -255,6 +258,7 @@ fn plan(domain: &Domain<'_>, folder: &Path) -> DomainPlan {
                 id: node(given.name),
                 listen: given.listen.as_ref().map(|(address, _)| *address),
                 advertise: given.advertise.as_ref().map(|(text, _)| (*text).to_owned()),
+                slice: given.slice.and_then(|item| item.text().parse().ok()),
             })
             .collect(),
         gateways: domain.gateways.iter().map(|name| node(name)).collect(),

@@ -73,7 +73,7 @@ static NODE: Table = Table {
         ),
         key("outbound_only", Flag, "Whether peers cannot dial it.").only("false"),
         later("weight", "A weight of its own."),
-        later("slice", "The slice it belongs to."),
+        key("slice", Kind::Name, "The slice it belongs to."),
         later("cpus", "The processors it is pinned to."),
         later("numa", "The memory node it is pinned to."),
     ],

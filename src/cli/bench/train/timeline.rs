@@ -234,6 +234,7 @@ mod tests {
             reason: String::new(),
             counted: nodes(),
             late: Vec::new(),
+            denied: Vec::new(),
             refused: Vec::new(),
             accuracy: 0.5,
             loss: 1.0,
