@@ -42,7 +42,7 @@ use crate::topology::{self, Diagnosis, Options, SharedKeys, TopologyFile};
 use crate::world::{World, WorldOptions};
 use tombolo_actors::identity::IdentityError;
 
-pub use amendment::goes_on_by;
+pub use amendment::{goes_on_by, hashes};
 pub(crate) use blueprint::{Blueprint, Built};
 pub use ledger::Ledger;
 pub(crate) use paths::{LINKS_LOOK, Paths};

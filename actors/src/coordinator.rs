@@ -313,7 +313,7 @@ impl Coordinator {
                 }
             }
             Effect::Hold(number, paused) => self.write_pause(cx, number, paused),
-            Effect::Amend(number, topology) => self.write_amendment(cx, number, topology),
+            Effect::Amend(number, amendment) => self.write_amendment(cx, number, amendment),
             Effect::Ordered(number, answer) => {
                 if let Some(reply) = self.orders.remove(&number) {
                     reply.send(answer);

@@ -45,7 +45,7 @@ use leaves::Untold;
 use orders::Orders;
 use round::{Current, Phase};
 
-pub use amend::{AMENDED, Disagreement};
+pub use amend::{AMENDED, Amendment, Disagreement};
 pub use leaves::Told;
 pub use orders::{NotObeyed, Obeyed, Order, OrderAnswer, Paused, STOPPED, Wish};
 pub use resume::{Noted, Resumed, Weighing, overtaken};
@@ -198,7 +198,7 @@ pub enum Effect {
     /// Write durably that the run is paused, or that it is not any more; answer with [`Message::Held`].
     Hold(u64, Option<Paused>),
     /// Write durably by which topology the run goes on; answer with [`Message::Amended`].
-    Amend(u64, Hash),
+    Amend(u64, Amendment),
     /// Answers [`Message::Order`].
     Ordered(u64, OrderAnswer),
     /// The run is over.

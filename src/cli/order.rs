@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tombolo::topology::config_hash;
+use tombolo::federation::hashes;
 use tombolo_core::coordinator::{Obeyed, Paused, Wish};
-use tombolo_core::tensor::Hash;
 
 use super::output::{fail, print_line, refuse};
 use super::status::state_folder;
@@ -71,12 +70,12 @@ impl Amend {
             Ok(federation) => federation,
             Err(error) => return refuse(common, error),
         };
-        let topology = Hash(config_hash(federation.plan()));
+        let amendment = hashes(federation.plan());
         let run = Which {
             file: Some(self.file),
             by: self.by,
         };
-        run.ask(common, Wish::Amend(topology))
+        run.ask(common, Wish::Amend(amendment))
     }
 }
 

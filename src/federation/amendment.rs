@@ -9,10 +9,11 @@ use tombolo_actors::checkpoint::{self, Store, began_with};
 use tombolo_actors::env::{Env, Files, Work, work};
 use tombolo_actors::node::Ahead;
 use tombolo_actors::slab::Pool;
-use tombolo_core::coordinator::AMENDED;
+use tombolo_core::coordinator::{AMENDED, Amendment};
 use tombolo_core::event::Finished;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
+use tombolo_core::policy;
 use tombolo_core::tensor::Hash;
 
 /// How often a node that reaches nobody who leads it looks whether they go by another topology now.
@@ -57,13 +58,22 @@ impl Blueprint {
             plan.aggregator.needs = needs;
             let amended = SharedKeys::of(&plan);
             match unamendable(&running, &amended)[..] {
-                [] => Ok(Hash(config_hash(&plan))),
+                [] => Ok(hashes(&plan)),
                 ref keys => Err(format!(
                     "its file changes {}, which is the same throughout a run: put that back, or begin another run",
                     keys.join(", ")
                 )),
             }
         }))
+    }
+}
+
+/// The hashes of a topology.
+pub fn hashes(plan: &Plan) -> Amendment {
+    let configuration = Hash(config_hash(plan));
+    Amendment {
+        configuration,
+        topology: policy::bind(configuration, plan),
     }
 }
 
@@ -116,11 +126,19 @@ impl Federation {
 impl Running {
     /// Writes beside what each node remembers that it belongs to the run that goes on by that topology, too.
     pub(super) fn keep_memories(&self, topology: Hash) {
+        let ahead = self.ahead.as_ref().and_then(|ahead| ahead().ok());
+        let Some(ahead) = ahead.filter(|ahead| ahead.topology == topology) else {
+            return tracing::warn!(
+                ?topology,
+                "the file here is not the amended one: give it to this machine before this process is started again"
+            );
+        };
         for node in self.crews.keys() {
             let kept = self.world.env(node).map_err(|error| error.to_string());
             let kept = kept.and_then(|env| {
                 let files = env.files();
-                let amended = checkpoint::amend(files.as_ref(), self.began_with(node), topology);
+                let amended =
+                    checkpoint::amend(files.as_ref(), self.began_with(node), ahead.configuration);
                 amended.map_err(|error| error.to_string())
             });
             if let Err(reason) = kept {
@@ -141,7 +159,7 @@ pub(super) async fn summons(waiting: &Waiting, ahead: Option<&Ahead>, env: &dyn 
         for theirs in waiting.topologies() {
             let ahead = ahead.clone();
             let found = work(env, Work::Bytes(0), move || ahead()).await;
-            if matches!(found, Ok(Ok(found)) if found == theirs) {
+            if matches!(found, Ok(Ok(found)) if found.topology == theirs) {
                 return theirs;
             }
         }

@@ -4,9 +4,8 @@ use super::{Coordinator, sums};
 use crate::checkpoint;
 use crate::shell::{ASKS_MAX, Cx, later};
 use tombolo_core::aggregate::Needs;
-use tombolo_core::coordinator::{self as machine, NoteError, Paused, Weighing};
+use tombolo_core::coordinator::{self as machine, Amendment, NoteError, Paused, Weighing};
 use tombolo_core::plan::Durability;
-use tombolo_core::tensor::Hash;
 use tombolo_core::view::View;
 use tombolo_core::wire::Contribution;
 
@@ -85,10 +84,15 @@ impl Coordinator {
     }
 
     /// Writes down by which topology the run goes on.
-    pub(super) fn write_amendment(&self, cx: &mut Cx<Self>, number: u64, topology: Hash) {
+    pub(super) fn write_amendment(
+        &self,
+        cx: &mut Cx<Self>,
+        number: u64,
+        Amendment { configuration, .. }: Amendment,
+    ) {
         let checkpoint = self.setup.checkpoint.clone();
         let amended = async move {
-            let question = |reply| checkpoint::Message::Amend(topology, reply);
+            let question = |reply| checkpoint::Message::Amend(configuration, reply);
             checkpoint.ask_again(ASKS_MAX, question).await
         };
         later(cx, amended, move |coordinator, amended, cx| {

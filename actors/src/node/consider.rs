@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use super::{Node, Work, later, work};
 use crate::shell::Cx;
+use tombolo_core::coordinator::Amendment;
 use tombolo_core::ids::NodeId;
 use tombolo_core::tensor::Hash;
 use tombolo_core::text::clip;
 use tombolo_core::wire::Control;
 
-/// Reads the topology's file anew and gives its hash, or says why this run cannot go on by it. Blocks.
-pub type Ahead = Arc<dyn Fn() -> Result<Hash, String> + Send + Sync>;
+/// Reads the topology's file anew and gives its hashes, or says why this run cannot go on by it. Blocks.
+pub type Ahead = Arc<dyn Fn() -> Result<Amendment, String> + Send + Sync>;
 
 /// What makes a node disagree that was not started from a file.
 const NO_FILE: &str = "it was not started from a file that could be amended; start it with the file instead of a pipe or a text";
@@ -32,7 +33,7 @@ impl Node {
         let own = self.setup.topology;
         let looked = work(env.as_ref(), Work::Bytes(0), move || match ahead {
             None => Err(NO_FILE.to_owned()),
-            Some(ahead) => match ahead()? {
+            Some(ahead) => match ahead()?.topology {
                 found if found != topology => Err(match found == own {
                     true => format!(
                         "its file is still that of the run ({found:?}), not {topology:?}: give it the amended one"

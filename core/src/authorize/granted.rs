@@ -38,6 +38,7 @@ pub(super) fn denial(
         | Control::Commit(_)
         | Control::Abort { .. }
         | Control::Finish { .. }
+        | Control::Amend(_)
         | Control::Append(_) => ask(from, Action::Coordinate, to),
         Control::Reported { report, .. } => trains(&report.node),
         Control::Contribute(contribution) => contribution.members.iter().find_map(trains),
@@ -48,6 +49,7 @@ pub(super) fn denial(
         | Control::Standing { .. }
         | Control::MemberDiverged(..)
         | Control::MemberVitals(_)
+        | Control::MemberAgreed { .. }
         | Control::Adopted { .. }
         | Control::Recorded(_) => ask(from, Action::Aggregate, from),
         Control::Rejoin
@@ -55,12 +57,13 @@ pub(super) fn denial(
         | Control::Adopt(_)
         | Control::Drop { .. }
         | Control::Leave { .. }
+        | Control::Consider(_)
         | Control::Measure(_)
         | Control::Fold(_) => ask(from, Action::Aggregate, to),
         Control::Join(_) => {
             ask(from, Action::ReadModel, to).or_else(|| ask(to, Action::Aggregate, from))
         }
-        Control::Exported(_) => ask(from, Action::Train, from),
+        Control::Exported(_) | Control::Muster(_) => ask(from, Action::Train, from),
         // What follows from an order, and says nothing about the model.
         Control::Failed { .. }
         | Control::Measured(_)
@@ -68,6 +71,7 @@ pub(super) fn denial(
         | Control::Departing
         | Control::Diverged(_)
         | Control::Vitals(_)
+        | Control::Agreed { .. }
         | Control::Holds { .. } => None,
         // It proves itself; and the link's own.
         Control::Revoked(_)

@@ -23,6 +23,15 @@ use crate::wire::Control;
 /// How the reason of a run begins that goes on by another topology, whose hash follows.
 pub const AMENDED: &str = "goes on by the topology ";
 
+/// The hashes of a topology.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Amendment {
+    /// Of everything that decides the outcome: what a store goes by.
+    pub configuration: Hash,
+    /// Of that and of who may do what: what nodes compare.
+    pub topology: Hash,
+}
+
 /// How long nodes may take to say whether they agree: each reads a file.
 const ANSWERS_LIMIT: Duration = Duration::from_secs(10);
 
@@ -52,7 +61,7 @@ pub(super) fn in_words(disagreements: &[Disagreement], more: &usize) -> String {
 pub(super) struct Amending {
     number: u64,
     order: Order,
-    topology: Hash,
+    amendment: Amendment,
     /// Who has not answered.
     asked: BTreeSet<NodeId>,
     agreed: usize,
@@ -69,18 +78,18 @@ impl Coordinator {
         cx: &mut Context<'_, Effect>,
         number: u64,
         order: Order,
-        topology: Hash,
+        amendment: Amendment,
     ) {
         let nodes = self.plan.nodes().map(|node| node.id.clone());
         let asked: BTreeSet<NodeId> = nodes.filter(|node| !self.view().is_out(node)).collect();
         let domains: BTreeSet<DomainId> = asked.iter().map(NodeId::domain).collect();
         for domain in domains {
-            cx.effect(Effect::Tell(domain, Control::Amend(topology)));
+            cx.effect(Effect::Tell(domain, Control::Amend(amendment.topology)));
         }
         self.orders.amending = Some(Amending {
             number,
             order,
-            topology,
+            amendment,
             asked,
             agreed: 0,
             disagreements: Vec::new(),
@@ -101,7 +110,7 @@ impl Coordinator {
         let Some(amending) = &mut self.orders.amending else {
             return;
         };
-        if amending.topology != topology || !amending.asked.remove(&node) {
+        if amending.amendment.topology != topology || !amending.asked.remove(&node) {
             return;
         }
         match objection {
@@ -140,8 +149,8 @@ impl Coordinator {
             }));
         if amending.disagreements.is_empty() {
             amending.writing = true;
-            let (number, topology) = (amending.number, amending.topology);
-            return cx.effect(Effect::Amend(number, topology));
+            let (number, amendment) = (amending.number, amending.amendment);
+            return cx.effect(Effect::Amend(number, amendment));
         }
         let Some(mut amending) = self.orders.amending.take() else {
             return;
@@ -179,7 +188,7 @@ impl Coordinator {
                 reason: clip(reason),
             }),
             Ok(()) => {
-                let (open, topology) = (self.ending_round(), amending.topology);
+                let (open, topology) = (self.ending_round(), amending.amendment.topology);
                 cx.report(Event::RunAmended {
                     by: amending.order.by,
                     topology,

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::amend::{Amending, Disagreement, in_words};
+use super::amend::{Amending, Amendment, Disagreement, in_words};
 use super::round::Phase;
 use super::{Coordinator, Effect};
 use crate::event::Event;
@@ -31,8 +31,8 @@ pub enum Wish {
     Stop,
     /// End the run, and give the open round up.
     StopNow,
-    /// Go on by the topology with that hash, if every node has it at hand.
-    Amend(Hash),
+    /// Go on by the topology with those hashes, if every node has it at hand.
+    Amend(Amendment),
 }
 
 /// A wish, and whose.
@@ -202,7 +202,7 @@ impl Coordinator {
             _ if self.orders.writing.is_some() || self.orders.amending.is_some() => {
                 Err(NotObeyed::Busy)
             }
-            Wish::Amend(topology) => return self.amend(cx, number, order, topology),
+            Wish::Amend(amendment) => return self.amend(cx, number, order, amendment),
             Wish::Pause => match &self.orders.paused {
                 Some(paused) => Ok(Obeyed::Paused {
                     paused: paused.clone(),

@@ -4,12 +4,17 @@ use super::*;
 
 const AHEAD: Hash = Hash([9; 32]);
 
+const AMENDMENT: Amendment = Amendment {
+    configuration: Hash([8; 32]),
+    topology: AHEAD,
+};
+
 impl Run {
     fn amend(&mut self, number: u64) -> Vec<Effect> {
         self.tell(Message::Order(
             number,
             Order {
-                wish: Wish::Amend(AHEAD),
+                wish: Wish::Amend(AMENDMENT),
                 by: "ada".into(),
                 unix: 0,
             },
@@ -49,7 +54,7 @@ fn all_agree_and_the_run_goes_on_by_it_behind_the_open_round() {
         [],
         "said twice, counted once"
     );
-    assert_eq!(run.answers(0, "d0/n1", None), [Effect::Amend(1, AHEAD)]);
+    assert_eq!(run.answers(0, "d0/n1", None), [Effect::Amend(1, AMENDMENT)]);
     let early = run.tell(Message::Amended(2, Ok(())));
     assert_eq!(answer(&early, 1), None, "that is another order's");
     let effects = run.tell(Message::Amended(1, Ok(())));
@@ -134,7 +139,7 @@ fn who_is_out_is_not_asked_and_a_run_that_ends_meanwhile_is_not_amended() {
     before.view = Some(view);
     run.tell(Message::Start(Box::new(before), None));
     run.amend(1);
-    assert_eq!(run.answers(0, "d0/n0", None), [Effect::Amend(1, AHEAD)]);
+    assert_eq!(run.answers(0, "d0/n0", None), [Effect::Amend(1, AMENDMENT)]);
 
     let mut run = Run::committing(plan(&[1]));
     run.amend(1);
