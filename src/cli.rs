@@ -37,6 +37,7 @@ mod node;
 mod notify;
 mod order;
 mod output;
+mod policy;
 mod processes;
 mod promote;
 mod readmit;
@@ -201,6 +202,8 @@ enum Command {
     Readmit(readmit::Readmit),
     /// Make, issue and show certificates.
     Certs(certs::Certs),
+    /// Show who may do what at which site, and why.
+    Policy(policy::Policy),
     /// Measure what this machine does, beside its limits.
     Bench(bench::Bench),
     /// Print the JSON schema of the topology, for editors.
@@ -256,6 +259,7 @@ pub fn main() -> ExitCode {
         Command::Amend(command) => command.run(&common),
         Command::Resume(command) => command.run(&common, Wish::Resume),
         Command::Certs(command) => command.run(&common),
+        Command::Policy(command) => command.run(&common),
         Command::Bench(command) => command.run(&common),
         Command::Schema(command) => command.run(),
         Command::New(command) => command.run(&common),

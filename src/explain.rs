@@ -149,6 +149,11 @@ pub(crate) fn between(event: &Event) -> Option<(&NodeId, &NodeId, String)> {
             peer,
             "its clock jumped: one of the two was stopped or set".to_owned(),
         ),
+        Event::PolicyDenied { node, verdict } => (
+            node,
+            &verdict.identity,
+            format!("denied by policy: {verdict}"),
+        ),
         Event::RecordRefused { node, by, reason } => (
             node,
             by,
@@ -176,6 +181,7 @@ pub fn trouble(event: &Event) -> Option<String> {
         Event::LinkRefused { node, peer, reason } => {
             format!("{node} cannot talk to {peer}: {reason}")
         }
+        Event::PolicyDenied { verdict, .. } => format!("denied by policy: {verdict}"),
         Event::CertificateEnds { node, left_s, .. } => format!(
             "the certificate of {node} is good for another {}: renew it with `tombolo certs rotate`",
             span(*left_s)

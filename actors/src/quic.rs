@@ -24,11 +24,12 @@ use self::dial::Dialler;
 use self::shaping::Shaper;
 use crate::env::{DATAGRAM, Env};
 use crate::identity::{Identity, IdentityError, Paper};
-use crate::link::{self, Attached, Trouble, UNTRUSTED, dials};
+use crate::link::{self, Attached, DENIED, Trouble, UNTRUSTED, dials};
 use crate::shell::{Actor, Cx, Handle, Stage, later};
 use tombolo_core::congestion::Law;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::{LinkPlan, Plan};
+use tombolo_core::policy::{self, Action};
 
 /// Connections in the middle of a handshake. Each peer dials one at a time, so twice the largest federation is generous.
 const HANDSHAKES_MAX: usize = 256;
@@ -394,11 +395,20 @@ impl Quic {
                     connection.close(VarInt::from_u32(11), b"busy");
                 }
             }
-            _ => connection.close(
-                VarInt::from_u32(12),
-                format!("{peer} has no business with {}", self.stage.node).as_bytes(),
-            ),
+            _ => self.turn_away(&connection, &peer),
         }
+    }
+
+    /// Closes a connection with a peer that this node has no link to, or that it should have dialled itself.
+    fn turn_away(&self, connection: &Connection, peer: &NodeId) {
+        let (plan, node) = (&self.stage.plan, &self.stage.node);
+        let verdict = policy::of(plan, &node.domain(), peer, Action::Join, node);
+        if !verdict.allowed {
+            self.stage.deny(&verdict);
+            return connection.close(DENIED, verdict.to_string().as_bytes());
+        }
+        let reason = format!("{peer} has no business with {node}");
+        connection.close(VarInt::from_u32(12), reason.as_bytes());
     }
 
     fn dial(&self, cx: &mut Cx<Self>, peer: NodeId) {

@@ -87,6 +87,7 @@ pub fn node(past: impl Iterator<Item = Past>, node: &NodeId) -> Result<NodeStory
     let (mut own, mut others) = (Mean::default(), Mean::default());
     let mut opened: Option<(Round, f64, bool)> = None;
     let mut lessened = false;
+    let mut denied: Option<String> = None;
     let mut known = BTreeSet::new();
     for past in past {
         if let Some((by, peer, what)) = between(&past.event) {
@@ -117,6 +118,13 @@ pub fn node(past: impl Iterator<Item = Past>, node: &NodeId) -> Result<NodeStory
                 }
             }
             Event::Round(record) => {
+                let out = record.denied.iter().find(|(of, _)| of == node);
+                let out = out.map(|(_, why)| why);
+                if let Some(why) = out.filter(|why| denied.as_ref() != Some(*why)) {
+                    let what = format!("not asked from round {} on: {why}", record.round);
+                    incidents.push(&past, what);
+                }
+                denied = out.cloned();
                 story.drift = record.drifts.iter().find(|d| d.node == *node).cloned();
                 let counted = record.counted.contains(node);
                 let refused = record.refused.iter().find(|(of, _)| of == node);

@@ -82,7 +82,7 @@ pub struct RoundStory {
     pub quorum_s: Option<f64>,
     /// In the order of the cohort.
     pub nodes: Vec<NodeRound>,
-    /// Who was not asked because it was out of the view, and why.
+    /// Who was not asked because it was out of the view, or since a policy keeps it out, and why.
     pub out: Vec<(NodeId, String)>,
     /// In order of name.
     pub domains: Vec<DomainStory>,
@@ -383,6 +383,8 @@ impl Draft {
             Event::Round(record) if record.round == number && !self.closed => {
                 self.closed = true;
                 self.story.seconds = Some(since);
+                let denied = record.denied.iter().take(NODES_MAX).cloned();
+                self.story.out.extend(denied);
                 self.story.record = Some(record.clone());
             }
             _ => {}

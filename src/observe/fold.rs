@@ -528,6 +528,11 @@ impl Picture {
                 }
             }
         }
+        for (node, why) in &record.denied {
+            if let Some(node) = self.node(node) {
+                node.reason = clip(format!("not asked: {why}"));
+            }
+        }
         for (node, why) in &record.refused {
             self.ended(node, Phase::Refused);
             if let Some(node) = self.node(node) {

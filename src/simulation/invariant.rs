@@ -8,6 +8,7 @@ mod clock;
 mod ident;
 mod ladder;
 mod model;
+mod policy;
 mod record;
 mod round;
 mod seed;
@@ -182,6 +183,7 @@ impl Checker {
                 Box::new(bound::Bounds),
                 Box::new(clock::Clocks),
                 Box::new(ident::Identities::default()),
+                Box::new(policy::Policies::default()),
                 Box::new(record::Record),
             ],
             plan,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
+use tombolo_core::policy;
 use tombolo_core::time::Micros;
 
 use super::{Cx, Law};
@@ -82,7 +83,9 @@ impl Law for Identities {
                     let (stale, since) = self.of(end);
                     stale || (since > Micros::default() && cx.at.since(since) < ON_THE_WAY)
                 };
-                if !excused(node) && !excused(peer) {
+                // Who they are is not all that is asked.
+                let denied = policy::reaches(cx.plan, node, peer).is_some();
+                if !excused(node) && !excused(peer) && !denied {
                     let what = format!(
                         "{node} and {peer} do not talk, and both are who they say: {reason}"
                     );

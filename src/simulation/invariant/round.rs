@@ -6,7 +6,9 @@ use std::time::Duration;
 use tombolo_core::event::{Event, Finished, RoundRecord, RoundState};
 use tombolo_core::ids::{DomainId, Epoch, NodeId, Round};
 use tombolo_core::plan::{Plan, Quorum};
+use tombolo_core::policy;
 use tombolo_core::time::Micros;
+use tombolo_core::view::View;
 
 use super::{Cx, Law, has_quorum, slack};
 use crate::simulation::inflict::Phase;
@@ -422,7 +424,8 @@ fn farthest(plan: &Plan) -> Duration {
 /// Whether those who are asked are enough in every round.
 fn can_have_quorum(plan: &Plan) -> bool {
     let enough = |round: Round| {
-        let cohort = plan.cohort(round);
+        let (mut cohort, view) = (plan.cohort(round), View::first(plan));
+        cohort.retain(|node| policy::left_out(plan, &view, node).is_none());
         plan.round.quorum == Quorum::All && !cohort.is_empty() || has_quorum(plan, cohort.iter())
     };
     plan.round.absent.keys().copied().all(enough) && enough(0)
