@@ -41,6 +41,7 @@ use tombolo_core::heartbeat::Verdict;
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::member::{self, Export, Member};
 use tombolo_core::membership::Word;
+use tombolo_core::policy;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::text::clip;
 use tombolo_core::time::Micros;
@@ -167,7 +168,11 @@ impl Setup {
             .then_some("in the asynchronous mode each node trains for a round of its own");
         let mut asked = plan.cohort(round);
         let seen = self.seen();
-        asked.retain(|node| node.domain() == own && !seen.view().is_out(node));
+        let view = seen.view();
+        asked.retain(|node| {
+            let is_in = node.domain() == own && !view.is_out(node);
+            is_in && policy::left_out(plan, view, node).is_none()
+        });
         drop(seen);
         self.musters.domain(round, asked, apart)
     }
