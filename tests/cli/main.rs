@@ -20,6 +20,7 @@ mod manual;
 mod membership;
 mod orders;
 mod pipes;
+mod policy;
 mod processes;
 mod records;
 mod resume;

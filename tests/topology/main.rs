@@ -10,4 +10,5 @@ mod good;
 mod memories;
 mod mutated;
 mod plan_of_faults;
+mod policies;
 mod schema;

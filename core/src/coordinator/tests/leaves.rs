@@ -94,3 +94,61 @@ fn the_run_ends_once_the_last_round_is_signed_or_a_moment_later() {
         "a gateway that does not sign is only named"
     );
 }
+
+fn told_policy(policy: Option<Hash>) -> Message {
+    Message::Told(Some(Told {
+        policy,
+        ..Told::default()
+    }))
+}
+
+/// A run that goes on with other policies tells them before its next round, and once.
+#[test]
+fn policies_are_told_first_and_again_once_they_are_other_ones() {
+    let rules = |count: usize| {
+        let mut plan = plan(&[1, 1]);
+        let rule = crate::policy::Rule {
+            site: None,
+            identity: "*".parse().unwrap(),
+            actions: crate::policy::Action::ALL.into(),
+            slices: Default::default(),
+        };
+        plan.policy.rules = vec![rule; count];
+        plan
+    };
+    let leaves = |plan: Plan, policy: Option<Hash>| {
+        let mut run = Run::weighed(plan);
+        run.tell(told_policy(policy));
+        for domain in 0..2 {
+            run.contribute(domain, 0, &[&format!("d{domain}/n0")]);
+            run.noted(domain, 0);
+        }
+        run.compute(0);
+        let record = run.last_record();
+        let told = run.machine.leaves(&record);
+        let again = run.machine.leaves(&record);
+        assert!(!kinds(&again).contains(&"policy".to_owned()), "told once");
+        told
+    };
+    let is_told = |leaves: &[Leaf]| {
+        leaves
+            .iter()
+            .any(|leaf| matches!(leaf, Leaf::Policy { .. }))
+    };
+    let (none, some) = (
+        crate::policy::hash(&rules(0)),
+        crate::policy::hash(&rules(1)),
+    );
+    assert!(
+        !is_told(&leaves(rules(0), None)),
+        "a run without any tells none"
+    );
+    let begun = leaves(rules(1), None);
+    assert!(
+        matches!(&begun[0], Leaf::Policy { hash, rules } if *hash == some && rules.len() == 1),
+        "{begun:?}"
+    );
+    assert!(!is_told(&leaves(rules(1), Some(some))));
+    let gone = leaves(rules(0), Some(some));
+    assert!(matches!(&gone[0], Leaf::Policy { hash, rules } if *hash == none && rules.is_empty()));
+}
