@@ -312,19 +312,15 @@ impl Crew {
         } = kit;
         let (plan, me) = (stage.plan.clone(), stage.node.clone());
         let bound = policy::bind(topology, &plan);
-        let (endpoint, shaper) = quic::bind(
-            stage.env.as_ref(),
-            &plan,
-            &stage.node,
-            identity.as_ref(),
-            listen,
-        )
-        .map_err(|error| {
-            io::Error::new(
-                error.kind(),
-                format!("{me} cannot listen on {listen}: {error}"),
-            )
-        })?;
+        let (endpoint, shaper) =
+            quic::bind(&stage.env, &plan, &stage.node, identity.as_ref(), listen).map_err(
+                |error| {
+                    io::Error::new(
+                        error.kind(),
+                        format!("{me} cannot listen on {listen}: {error}"),
+                    )
+                },
+            )?;
         let address = endpoint.local_addr()?;
         stage.env.advertise(&me, address)?;
         let incarnation = stage.env.rng("incarnation").next_u64() | 1;

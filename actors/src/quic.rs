@@ -5,13 +5,14 @@
 
 pub mod congestion;
 mod dial;
+mod door;
 pub mod shaping;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use quinn::congestion::ControllerFactory;
 use quinn::{
@@ -21,6 +22,7 @@ use quinn::{
 
 use self::congestion::{Fixed, Later};
 use self::dial::Dialler;
+use self::door::{Answer, Door, HANDSHAKES_MAX};
 use self::shaping::Shaper;
 use crate::env::{DATAGRAM, Env};
 use crate::identity::{Identity, IdentityError, Paper};
@@ -31,12 +33,22 @@ use tombolo_core::ids::NodeId;
 use tombolo_core::plan::{LinkPlan, Plan};
 use tombolo_core::policy::{self, Action};
 
-/// Connections in the middle of a handshake. Each peer dials one at a time, so twice the largest federation is generous.
-const HANDSHAKES_MAX: usize = 256;
 /// Refused handshakes told to the operator: whoever dials can make up reasons.
 const REFUSALS_MAX: u32 = 32;
 /// How long a handshake may take.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// Bytes that are kept of an attempt which nobody has looked at yet, behind its first packet: the rest of a hello with a post-quantum key.
+const ATTEMPT_BYTES: u64 = 8 << 10;
+/// The same of all attempts.
+const ATTEMPTS_BYTES: u64 = 1 << 20;
+/// Bytes of a handshake that came out of order: a chain of certificates of a corporate authority.
+const HANDSHAKE_BYTES: usize = 16 << 10;
+/// Bytes that may be in flight to us before the other side has said who it is and which version it speaks: a hello fits many times.
+const FIRST_WINDOW: u32 = 16 << 10;
+/// Bytes of datagrams that wait to be read or sent; the oldest go. A heartbeat has 44.
+const DATAGRAMS_BYTES: usize = 64 << 10;
+/// How long the address that was shown by an answer to a retry counts.
+const RETRY_LIFETIME: Duration = Duration::from_secs(15);
 /// Bytes of one fetched object that may be in flight to us: two bandwidth-delay products of 200 Mbit/s at 300 ms.
 const STREAM_WINDOW: u32 = 16 << 20;
 /// Bytes of objects that may be in flight to a node whom several send one at once: memory that it has to find beside its models.
@@ -73,7 +85,7 @@ pub struct Quic {
     early: Vec<NodeId>,
     refusals: u32,
     refusal: String,
-    shaking: usize,
+    door: Door,
     shaper: Option<Arc<Shaper>>,
     /// Those that the shaper looks after.
     shaped: Vec<(NodeId, Connection)>,
@@ -84,7 +96,7 @@ pub struct Quic {
 /// # Errors
 /// The address is taken or cannot be bound; the message names it.
 pub fn bind(
-    env: &dyn Env,
+    env: &Arc<dyn Env>,
     plan: &Plan,
     node: &NodeId,
     identity: &dyn Identity,
@@ -120,10 +132,32 @@ pub fn bind(
     let mut server = quinn::ServerConfig::with_crypto(identity.server());
     let congestion = Arc::new(Fixed(Law::Cubic));
     server.transport_config(Arc::new(transport(plan, node, receives, congestion)));
-    server.max_incoming(HANDSHAKES_MAX);
-    server.migration(true);
+    server
+        .max_incoming(HANDSHAKES_MAX)
+        .incoming_buffer_size(ATTEMPT_BYTES)
+        .incoming_buffer_size_total(ATTEMPTS_BYTES)
+        .retry_token_lifetime(RETRY_LIFETIME)
+        .time_source(Arc::new(Monotonic(env.clone())))
+        .migration(true);
     let endpoint = Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)?;
     Ok((endpoint, shaper))
+}
+
+/// How old an answer to a retry is, the monotonic clock says: steps of the other one change nothing.
+struct Monotonic(Arc<dyn Env>);
+
+impl quinn_proto::TimeSource for Monotonic {
+    fn now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_micros(self.0.now().0)
+    }
+}
+
+/// Gives a peer the room that objects need: its certificate was good, and it has said hello. Before that a connection takes in a hello and no
+/// stream of an object.
+pub fn admit(connection: &Connection, plan: &Plan, node: &NodeId, carries: u16) {
+    let window = stream_window(plan, node, carries) * STREAMS_OF_A_CONNECTION;
+    connection.set_receive_window(VarInt::from_u32(window));
+    connection.set_max_concurrent_uni_streams(VarInt::from_u32(OBJECT_STREAMS));
 }
 
 /// How many bytes of an object may be in flight to a node, over a path that may carry datagrams of `carries` bytes.
@@ -148,7 +182,6 @@ fn transport(
     congestion: Arc<dyn ControllerFactory + Send + Sync>,
 ) -> TransportConfig {
     let window = stream_window(plan, node, carries);
-    let connection = window * STREAMS_OF_A_CONNECTION;
     let mut discovery = MtuDiscoveryConfig::default();
     discovery.upper_bound(shaping::datagram(shaping::least(plan, node), carries));
     let mut transport = TransportConfig::default();
@@ -160,12 +193,13 @@ fn transport(
         ))
         .mtu_discovery_config(Some(discovery))
         .stream_receive_window(VarInt::from_u32(window))
-        .receive_window(VarInt::from_u32(connection))
+        .receive_window(VarInt::from_u32(FIRST_WINDOW))
         .send_window(u64::from(STREAMS_WINDOW))
         .max_concurrent_bidi_streams(VarInt::from_u32(1))
-        .max_concurrent_uni_streams(VarInt::from_u32(OBJECT_STREAMS))
-        .datagram_receive_buffer_size(Some(64 * 1024))
-        .datagram_send_buffer_size(64 * 1024)
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .crypto_buffer_size(HANDSHAKE_BYTES)
+        .datagram_receive_buffer_size(Some(DATAGRAMS_BYTES))
+        .datagram_send_buffer_size(DATAGRAMS_BYTES)
         .initial_rtt(FIRST_ROUND_TRIP)
         .congestion_controller_factory(congestion);
     transport
@@ -277,7 +311,7 @@ impl Quic {
             early: Vec::new(),
             refusals: 0,
             refusal: String::new(),
-            shaking: 0,
+            door: Door::default(),
             shaper,
             shaped: Vec::new(),
         }
@@ -315,26 +349,31 @@ impl Quic {
             |quic, incoming, cx| {
                 let Some(incoming) = incoming else { return };
                 quic.accept(cx);
-                if quic.shaking >= HANDSHAKES_MAX {
-                    return incoming.refuse();
-                }
+                let now = quic.stage.env.now();
+                let (number, pushed_out) =
+                    match quic.door.knock(now, incoming.remote_address_validated()) {
+                        Answer::Shake(number, pushed_out) => (number, pushed_out),
+                        // Fails only for an address that was shown, and that gets another answer.
+                        Answer::Retry => return incoming.retry().unwrap_or(()),
+                        Answer::Ignore => return incoming.ignore(),
+                    };
                 let law = Arc::new(Later::default());
                 let carries = quic.stage.env.carries(incoming.remote_address());
                 // Before the handshake: what is shown in it is this one or a newer one.
                 let own = quic.identity.own();
                 let config = quic.config_until_known(law.clone(), carries);
-                quic.shaking += 1;
                 let limit = quic.stage.env.sleep(HANDSHAKE_LIMIT);
                 let handshake = async move {
                     let connecting = incoming.accept_with(config)?;
                     tokio::select! {
                         biased;
                         connection = connecting => connection,
+                        _ = pushed_out => Err(ConnectionError::TimedOut),
                         () = limit => Err(ConnectionError::TimedOut),
                     }
                 };
                 later(cx, handshake, move |quic, connection, _| {
-                    quic.shaking -= 1;
+                    quic.door.shaken(number);
                     match connection {
                         Ok(connection) => quic.on_accepted(connection, own, &law),
                         Err(error) => quic.on_refused(&error),

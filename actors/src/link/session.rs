@@ -13,7 +13,7 @@ use super::packed;
 use super::shelf::heals;
 use super::{Agreed, DENIED, Incoming, Message, OFFER, Setup, Trouble, UNTRUSTED};
 use crate::node;
-use crate::quic::is_final;
+use crate::quic::{admit, is_final};
 use crate::shell::Handle;
 use tombolo_core::compress::Lossless;
 use tombolo_core::heartbeat::PERIODS;
@@ -158,6 +158,9 @@ impl Session<'_> {
         if !dials {
             self.say_hello(&mut send, &ours).await?;
         }
+        let stage = &setup.stage;
+        let carries = stage.env.carries(self.connection.remote_address());
+        admit(self.connection, &stage.plan, &stage.node, carries);
         setup.durable.set_left(false);
         setup.wire.note_life(setup.stage.env.now());
         setup.wire.agree(Agreed {

@@ -62,7 +62,8 @@ impl Quic {
             .connect_with(config, address, &name)
             .map_err(io::Error::other)?;
         let (endpoint, bytes) = (receiver.endpoint.clone(), object.len());
-        receiver.run(move || receive(endpoint, bytes, taken, tells, tell));
+        let admitted = (plan.clone(), receiver.node.clone(), carries);
+        receiver.run(move || receive(endpoint, admitted, bytes, taken, tells, tell));
         let object = object.clone();
         sender.run(move || async move {
             match connecting.await {
@@ -130,7 +131,7 @@ impl End {
         let identity = NodeIdentity::seeded(plan, &node, SEED, Arc::new(unix_now))
             .map_err(io::Error::other)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let (endpoint, _) = quic::bind(env.as_ref(), plan, &node, identity.as_ref(), address)?;
+        let (endpoint, _) = quic::bind(&env, plan, &node, identity.as_ref(), address)?;
         Ok(End {
             node,
             world,
@@ -168,6 +169,7 @@ async fn send(
 
 async fn receive(
     endpoint: Endpoint,
+    (plan, node, carries): (Arc<Plan>, NodeId, u16),
     bytes: usize,
     taken: Taken,
     mut tells: signals::UnboundedReceiver<bool>,
@@ -179,6 +181,7 @@ async fn receive(
     let Ok(connection) = incoming.await else {
         return;
     };
+    quic::admit(&connection, &plan, &node, carries);
     let mut tensor = match taken {
         Taken::InPieces => Vec::new(),
         Taken::AsOneTensor => vec![0; bytes],
