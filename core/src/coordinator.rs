@@ -465,12 +465,18 @@ impl Coordinator {
             return;
         }
         let domain = from.domain();
+        let plan = self.plan.domain(&domain);
+        let is_ours = |node: &NodeId| plan.is_some_and(|plan| plan.rank(node).is_some());
+        if named(&control).is_some_and(|node| !is_ours(node)) {
+            // A gateway speaks for its domain's nodes alone; names that it makes up would be kept without end.
+            return;
+        }
         match control {
-            Control::Standing { node, word } if node.domain() == domain => {
+            Control::Standing { node, word } => {
                 return self.on_word(cx, &node, word);
             }
             // Nothing is decided by it: who has diverged reads the model anew by itself.
-            Control::MemberDiverged(node, divergence) if node.domain() == domain => {
+            Control::MemberDiverged(node, divergence) => {
                 return cx.report(Event::ModelDiverged {
                     node,
                     round: divergence.round,
@@ -479,7 +485,7 @@ impl Coordinator {
                     found: divergence.found,
                 });
             }
-            Control::MemberVitals(vitals) if vitals.node.domain() == domain => {
+            Control::MemberVitals(vitals) => {
                 return self.on_vitals(cx, vitals);
             }
             Control::MemberAgreed {
@@ -503,14 +509,12 @@ impl Coordinator {
             }
             _ => {}
         }
-        let ours = |node: &NodeId| node.domain() == domain;
         if let Control::Reported {
             round,
             trained_for,
             report,
             ..
         } = &control
-            && ours(&report.node)
             && !self.takes(cx, *round, &report.node, *trained_for)
         {
             return;
@@ -524,7 +528,7 @@ impl Coordinator {
                 epoch,
                 trained_for,
                 report,
-            } if ours(&report.node) => {
+            } => {
                 let node = report.node.clone();
                 let from = node.to_string();
                 if round != current.round {
@@ -598,18 +602,18 @@ impl Coordinator {
                 round,
                 node,
                 trained_for,
-            } if ours(&node) => self.on_stale(cx, round, node, trained_for),
+            } => self.on_stale(cx, round, node, trained_for),
             Control::TrainingFailed {
                 round,
                 node,
                 reason,
-            } if round == current.round && ours(&node) => {
+            } if round == current.round => {
                 if current.cohort.contains(&node) {
                     self.spent.insert(node.clone(), round);
                 }
                 current.failed.insert(node, reason.into());
             }
-            Control::Unreachable { round, node, .. } if round == current.round && ours(&node) => {
+            Control::Unreachable { round, node, .. } if round == current.round => {
                 current.unreachable.insert(node);
             }
             // Not a gateway's words; the link's authorization has refused them before.
@@ -660,6 +664,20 @@ impl Coordinator {
             Some(_) => {}
         }
         self.check(cx);
+    }
+}
+
+/// Of which node a gateway's message tells.
+fn named(control: &Control) -> Option<&NodeId> {
+    match control {
+        Control::Standing { node, .. }
+        | Control::MemberDiverged(node, _)
+        | Control::Stale { node, .. }
+        | Control::TrainingFailed { node, .. }
+        | Control::Unreachable { node, .. } => Some(node),
+        Control::Reported { report, .. } => Some(&report.node),
+        Control::MemberVitals(vitals) => Some(&vitals.node),
+        _ => None,
     }
 }
 

@@ -146,3 +146,56 @@ fn a_rule_that_sees_each_update_is_due_the_chunks_of_every_member() {
         }
     }
 }
+
+/// A gateway that lies about its members: names that it makes up, or takes from another domain, are kept nowhere and tell nobody anything.
+#[test]
+fn a_gateway_speaks_of_the_nodes_of_its_domain_and_of_nobody_else() {
+    let round = 1;
+    for name in ["d1/made-up", "d0/n0"] {
+        let mut run = Run::open(some(&[1, 2], 2, 2));
+        run.join(1);
+        let node = n(name);
+        let reason: crate::text::Text = "it says so".into();
+        let divergence = crate::wire::Divergence {
+            round,
+            model: 0,
+            expected: Hash::default(),
+            found: Hash([1; 32]),
+        };
+        let lies = [
+            Control::Standing {
+                node: node.clone(),
+                word: crate::membership::Word::Overdue,
+            },
+            Control::MemberDiverged(node.clone(), divergence),
+            Control::Stale {
+                round,
+                node: node.clone(),
+                trained_for: 0,
+            },
+            Control::TrainingFailed {
+                round,
+                node: node.clone(),
+                reason: reason.clone(),
+            },
+            Control::Unreachable {
+                round,
+                node: node.clone(),
+                reason,
+            },
+            Control::Reported {
+                round,
+                epoch: 1,
+                trained_for: round,
+                report: report(name),
+            },
+        ];
+        let before = run.events.len();
+        for lie in lies {
+            assert_eq!(run.domain(1, lie.clone()), [], "{lie:?}");
+        }
+        assert_eq!(run.events[before..], [], "{name}");
+        let open = run.machine.current.as_ref().expect("the round is open");
+        assert!(open.failed.is_empty() && open.unreachable.is_empty() && open.reports.is_empty());
+    }
+}
