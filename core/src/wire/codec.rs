@@ -1,5 +1,7 @@
 //! The one codec for control messages: bincode 2, fixed-width little-endian integers.
 
+use bincode::enc::write::Writer;
+use bincode::error::EncodeError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -47,11 +49,12 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, DecodeError> {
     Ok(bytes)
 }
 
-/// Decodes a message that must fill `bytes` exactly.
+/// Decodes a message that must fill `bytes` exactly, in the only form in which [`encode`] writes it: entries of a map that are out of order or there
+/// twice would let two nodes that hold the same bytes mean different things.
 ///
 /// # Errors
-/// Too long, malformed, or followed by other bytes. Never panics.
-pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
+/// Too long, malformed, in another form, or followed by other bytes. Never panics.
+pub fn decode<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     if bytes.len() > CONTROL_BYTES_MAX {
         return Err(DecodeError::TooLong {
             found: bytes.len(),
@@ -63,5 +66,21 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     if read != bytes.len() {
         return Err(DecodeError::Trailing(bytes.len() - read));
     }
-    Ok(message)
+    match bincode::serde::encode_into_writer(&message, Same(bytes), config()) {
+        Ok(()) => Ok(message),
+        Err(_) => Err(DecodeError::Malformed(
+            "it is written in another form than this message is".into(),
+        )),
+    }
+}
+
+/// Takes nothing but these bytes.
+struct Same<'a>(&'a [u8]);
+
+impl Writer for Same<'_> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
+        let rest = self.0.strip_prefix(bytes);
+        self.0 = rest.ok_or(EncodeError::Other("other bytes"))?;
+        Ok(())
+    }
 }

@@ -117,6 +117,28 @@ fn a_huge_length_inside_a_message_fails_fast() {
     }
 }
 
+/// What a fuzzer found: a view whose domains stood in it twice was taken, and meant the last of them.
+#[test]
+fn a_map_out_of_order_or_with_an_entry_twice_is_refused() {
+    let entry = |domain: &str, node: &str| (domain.to_owned(), node.to_owned());
+    // A map is a list of pairs, as far as its bytes go.
+    let view = |gateways: Vec<(String, String)>| {
+        let kind = 4_u32.to_le_bytes().to_vec();
+        let out: Vec<(String, u32)> = Vec::new();
+        let rest = codec::encode(&(1_u64, "hq/a".to_owned(), gateways, out)).unwrap();
+        codec::decode::<Control>(&[kind, rest].concat())
+    };
+    let (hq, plant) = (entry("hq", "hq/a"), entry("plant", "plant/b"));
+    let Ok(Control::View(good)) = view(vec![hq.clone(), plant.clone()]) else {
+        panic!("this is how a view is written")
+    };
+    assert_eq!(good.gateways.len(), 2);
+    for bad in [vec![plant.clone(), hq.clone()], vec![hq.clone(), hq, plant]] {
+        let error = view(bad).unwrap_err().to_string();
+        assert!(error.contains("another form"), "{error}");
+    }
+}
+
 #[test]
 fn names_that_break_the_rule_are_refused_while_decoding() {
     for bad in ["HQ/a", "hq", "hq/../a", "hq/a\0", ""] {
