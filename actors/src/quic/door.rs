@@ -20,8 +20,8 @@ pub(super) const HANDSHAKES_MAX: usize = 256;
 /// Those of them whose address has not been shown to be theirs. A federation of that many domains starts without a detour.
 const UNPROVEN_MAX: usize = 64;
 
-/// Retries in a [`SPAN`]: at some 20 us each they take a fiftieth of a processor.
-const RETRIES_MAX: u32 = 100;
+/// Retries in a [`SPAN`]: at some 20 us each they take less than a tenth of a processor.
+const RETRIES_MAX: u32 = 400;
 
 /// What [`RETRIES_MAX`] counts in: short, so that whoever is not answered in one is in the next.
 const SPAN: Duration = Duration::from_millis(100);
