@@ -508,6 +508,14 @@ impl Actor for Checkpoint {
 /// The longest record, view, note or manifest: of 100,000 nodes it is a tenth.
 const JSON_BYTES_MAX: usize = 128 << 20;
 
+/// Reads a record, a manifest, a note or a view of a state folder.
+///
+/// # Errors
+/// It is none, or its bytes are not those that were sealed.
+pub fn unseal<T: Serialize + serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    sealed::open(bytes)
+}
+
 fn json<T: Serialize + serde::de::DeserializeOwned>(
     files: &dyn Files,
     path: &str,
@@ -515,7 +523,7 @@ fn json<T: Serialize + serde::de::DeserializeOwned>(
     let bytes = files
         .read_small(path, JSON_BYTES_MAX)
         .map_err(|error| files_error(path, &error))?;
-    sealed::open(&bytes).map_err(|reason| damaged(path, reason))
+    unseal(&bytes).map_err(|reason| damaged(path, reason))
 }
 
 fn damaged(path: &str, reason: String) -> CheckpointError {

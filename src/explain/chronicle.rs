@@ -45,6 +45,14 @@ pub struct Past {
     pub event: Event,
 }
 
+impl Past {
+    /// Reads a line of a record; nothing if that is no event of this version.
+    pub fn read(line: &[u8]) -> Option<Past> {
+        let past = serde_json::from_slice::<Past>(line).ok()?;
+        (0.0..=AT_MAX).contains(&past.at).then_some(past)
+    }
+}
+
 /// Counts the lives of the process that recorded what is read.
 #[derive(Debug, Default)]
 pub(crate) struct Lives {
@@ -55,10 +63,7 @@ pub(crate) struct Lives {
 impl Lives {
     /// Reads the next line; nothing if that is no event of this version.
     pub fn read(&mut self, line: &[u8]) -> Option<Past> {
-        let mut past = serde_json::from_slice::<Past>(line).ok()?;
-        if !(0.0..=AT_MAX).contains(&past.at) {
-            return None;
-        }
+        let mut past = Past::read(line)?;
         // Each life counts its seconds from zero.
         if past.at < self.last {
             self.life += 1;
