@@ -198,6 +198,25 @@ const PROOFS: &[Proof] = &[
         profiles: Profiles::Release,
     },
     Proof {
+        name: "fuzz",
+        shows: "Every decoder of what comes from outside, given what it has met and what is made from that: no panic, no hang, no more memory than it states. Memory is what Rust's allocator gave for one input at most.",
+        target: &["--test", "fuzz"],
+        test: "every_decoder_takes_anything_without_panic_and_within_the_memory_that_it_states",
+        variables: &[
+            ("TOMBOLO_FUZZ_CASES", "100000000"),
+            ("TOMBOLO_FUZZ_SEED", "7"),
+        ],
+        profiles: Profiles::Release,
+    },
+    Proof {
+        name: "hostile",
+        shows: "Honest rounds of two sites over loopback QUIC while strangers begin handshakes from many sources, hold connections that say no hello or dribble one, and flood the coordinator's port with first packets; beside the same rounds without them, in turns, in one run. Medians.",
+        target: &["--test", "hostile"],
+        test: "floods::slow_and_endless_strangers_cost_honest_rounds_little",
+        variables: &[("TOMBOLO_FLOOD_PERCENT", "120")],
+        profiles: Profiles::Release,
+    },
+    Proof {
         name: "bench",
         shows: "Rounds without training over loopback QUIC and TLS, and codecs on one thread, each beside a limit of the same run: every result is right.",
         target: &["--test", "cli"],
