@@ -14,7 +14,7 @@ use tombolo_core::ids::{DomainId, NodeId};
 use tombolo_core::plan::Plan;
 use webpki::{
     EndEntityCert, ExpirationPolicy, ExtendedKeyUsageValidator, KeyPurposeIdIter, KeyUsage,
-    RevocationCheckDepth, RevocationOptionsBuilder, UnknownStatusPolicy,
+    RevocationCheckDepth, RevocationOptionsBuilder, UnknownStatusPolicy, VerifiedPath,
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -232,7 +232,10 @@ impl Bundle {
             webpki::Error::CertRevoked => PeerFault::Revoked {
                 presented: presented(),
                 serial: serial(leaf),
-                number: root.list.as_ref().map_or(0, |list| list.number()),
+                number: self
+                    .revoked_by(leaf)
+                    .or(root.list.as_deref())
+                    .map_or(0, List::number),
             },
             other => untrusted(other.to_string()),
         })
@@ -257,6 +260,15 @@ impl Bundle {
         });
         let algorithms = self.provider.signature_verification_algorithms.all;
         let anchors = std::slice::from_ref(&root.anchor);
+        // A chain may lead past the root that has signed a certificate, over another's word for the same key: its list holds all the same.
+        let is_revoked = |path: &VerifiedPath<'_>| {
+            let above = path.intermediate_certificates().map(|each| each.der());
+            let mut each = std::iter::once(end.der()).chain(above);
+            match each.any(|certificate| self.revoked_by(&certificate).is_some()) {
+                true => Err(webpki::Error::CertRevoked),
+                false => Ok(()),
+            }
+        };
         end.verify_for_usage(
             algorithms,
             anchors,
@@ -264,9 +276,19 @@ impl Bundle {
             now,
             role,
             revocation,
-            None,
+            Some(&is_revoked),
         )
         .map(drop)
+    }
+
+    /// The list that has a certificate on it, of whichever pinned root's key has signed it.
+    fn revoked_by(&self, certificate: &CertificateDer<'_>) -> Option<&List> {
+        let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+        let roots = self.roots.values().flatten();
+        let mut listed = roots.filter_map(|root| Some((root, root.list.as_deref()?)));
+        let found =
+            listed.find(|(root, list)| list.names(parsed.raw_serial()) && root.has_signed(&parsed));
+        found.map(|(_, list)| list)
     }
 
     /// Refuses a node whose domain has no root here.
@@ -395,6 +417,12 @@ impl Root {
             anchor,
             list: None,
         })
+    }
+
+    /// Whether its key has, whatever the name of the issuer.
+    fn has_signed(&self, certificate: &X509Certificate<'_>) -> bool {
+        let own = X509Certificate::from_der(&self.certificate);
+        own.is_ok_and(|(_, own)| certificate.verify_signature(Some(own.public_key())).is_ok())
     }
 }
 

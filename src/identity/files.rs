@@ -4,9 +4,9 @@
 //! not at all, and are not replaced unless that is asked for.
 
 use std::fmt::Write as _;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -81,6 +81,16 @@ impl DomainFiles {
     /// The key of the root that has signed before, and signs lists until it is retired.
     pub fn old_root_key(&self) -> PathBuf {
         self.root.with_extension("old.key")
+    }
+
+    /// Where whoever changes lists or roots is alone, until the file is dropped.
+    pub(super) fn lock(&self) -> Result<File, IdentityError> {
+        let path = self.root.with_extension("lock");
+        let mut options = OpenOptions::new();
+        let options = options.create(true).truncate(false).write(true);
+        let file = bounded::open_regular(&path, options.mode(PRIVATE_MODE));
+        let locked = file.and_then(|file| file.lock().map(|()| file));
+        locked.map_err(|error| files_fault("lock", &path, error))
     }
 
     /// A node's certificate.

@@ -68,6 +68,8 @@ pub(super) fn note(files: &DomainFiles, issued: &Issued) -> Result<(), IdentityE
         .mode(PRIVATE_MODE)
         .open(&path)
         .map_err(fail)?;
+    // Two may issue at once.
+    file.lock().map_err(fail)?;
     // What the power or a full disk has left of a line was of a certificate that was never handed out.
     let length = file.metadata().map_err(fail)?.len();
     let whole = whole_lines(&file, length).map_err(fail)?;

@@ -284,6 +284,7 @@ pub struct Revoked {
 /// There is none; the key of the root that issued it is not here; the list is full; the disk refuses.
 pub fn revoke(plan: &Plan, node: &NodeId, now: u64) -> Result<Revoked, IdentityError> {
     let files = files_of(plan, node)?;
+    let _alone = files.lock()?;
     let roots = files.read_roots(&[])?;
     let known = files.read_lists()?;
     let mut targets: Vec<Issued> = ledger::read(&files)?;
@@ -333,7 +334,8 @@ pub fn revoke(plan: &Plan, node: &NodeId, now: u64) -> Result<Revoked, IdentityE
             let now = i64::try_from(now).unwrap_or(i64::MAX);
             revoked.push(on_list(&serial, date(now)?, reason));
         }
-        newest += 1;
+        // Of lists that were made on two machines, each without knowing of the other, the later one counts.
+        newest = now.max(newest.saturating_add(1));
         let (authority, ends) = pki::authority_of(&files, root)?;
         let params = CertificateRevocationListParams {
             this_update: date(i64::try_from(now).unwrap_or(i64::MAX))?,

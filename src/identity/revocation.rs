@@ -4,6 +4,7 @@
 //! says of itself whose it is: whoever passes it on need not be trusted. Its dates are not looked at: what was revoked stays revoked, and who
 //! holds back a newer list could as well hold back every one.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use rustls::pki_types::CertificateDer;
@@ -17,6 +18,8 @@ pub(super) struct List {
     der: Vec<u8>,
     number: u64,
     revoked: Vec<Revoked>,
+    /// Of those, without the zeros in front that a number may or may not have.
+    serials: BTreeSet<Vec<u8>>,
     checked: CertRevocationList<'static>,
 }
 
@@ -58,12 +61,14 @@ impl List {
             serial: revoked.raw_serial().to_vec(),
             at: revoked.revocation_date.timestamp(),
         });
-        let revoked = revoked.collect();
+        let revoked: Vec<Revoked> = revoked.collect();
+        let serials = revoked.iter().map(|it| bare(&it.serial).to_vec());
         let checked = OwnedCertRevocationList::from_der(der)
             .map_err(|error| format!("no list of revoked certificates: {error}"))?;
         Ok(List {
             der: der.to_vec(),
             number,
+            serials: serials.collect(),
             revoked,
             checked: checked.into(),
         })
@@ -87,6 +92,11 @@ impl List {
         self.number
     }
 
+    /// Whether a serial number is on it.
+    pub fn names(&self, serial: &[u8]) -> bool {
+        self.serials.contains(bare(serial))
+    }
+
     pub fn revoked(&self) -> &[Revoked] {
         &self.revoked
     }
@@ -104,6 +114,12 @@ impl fmt::Debug for List {
             .field("revoked", &self.revoked.len())
             .finish_non_exhaustive()
     }
+}
+
+/// A number's digits without zeros in front.
+fn bare(serial: &[u8]) -> &[u8] {
+    let zeros = serial.iter().take_while(|digit| **digit == 0).count();
+    &serial[zeros..]
 }
 
 fn parse(der: &[u8]) -> Result<CertificateRevocationList<'_>, String> {

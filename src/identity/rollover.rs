@@ -57,6 +57,7 @@ pub fn step(
     terms: &Terms,
 ) -> Result<Stand, IdentityError> {
     let files = domain_files(plan, domain)?;
+    let _alone = files.lock()?;
     match step {
         Step::Next => add(plan, &files, terms)?,
         Step::Switch => switch(&files, terms.now)?,

@@ -1,14 +1,15 @@
 //! What becomes of certificates while nodes run: swapped, called back, asked for, of another root.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CrlDistributionPoint,
     CrlIssuingDistributionPoint, CrlScope, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod,
-    KeyPair, KeyUsagePurpose, SanType, SerialNumber,
+    KeyPair, KeyUsagePurpose, RevokedCertParams, SanType, SerialNumber,
 };
 use time::OffsetDateTime;
 use tombolo::identity::lifecycle::{self, Asked};
@@ -156,12 +157,12 @@ async fn what_a_domain_has_revoked_is_refused_by_name_on_both_sides() {
     let (gate, a, plant) = (load("hq/gate"), load("hq/a"), load("plant/gate"));
     assert!(meets(&a, &gate).await.is_accepted());
     let revoked = lifecycle::revoke(&world.plan, &node("hq/a"), NOW).unwrap();
-    assert_eq!((revoked.number, revoked.serials.len()), (1, 1));
+    assert_eq!((revoked.number, revoked.serials.len()), (NOW, 1));
     let found = gate.refresh();
     let [Change::Revoked(list)] = &found.changes[..] else {
         panic!("{found:?}");
     };
-    assert_eq!((list.number, list.count), (1, 1));
+    assert_eq!((list.number, list.count), (NOW, 1));
     // Whoever hears of it takes it, once, from anybody.
     assert_eq!(plant.revoke(&list.list).unwrap().unwrap(), *list);
     assert_eq!(plant.revoke(&list.list), Ok(None));
@@ -176,7 +177,8 @@ async fn what_a_domain_has_revoked_is_refused_by_name_on_both_sides() {
             .map(|said| said.as_str())
             .collect::<Vec<_>>()
             .join("; ");
-        assert!(all.contains("was revoked by its domain (list 1)"), "{all}");
+        let said = format!("was revoked by its domain (list {NOW})");
+        assert!(all.contains(&said), "{all}");
         assert!(all.contains("spiffe://hq.harbour/node/a"), "{all}");
     }
     // Its own side finds it too, and does not start with it.
@@ -188,7 +190,7 @@ async fn what_a_domain_has_revoked_is_refused_by_name_on_both_sides() {
     assert_eq!(rotated(&a.refresh().changes), 1);
     assert!(meets(&a, &gate).await.is_accepted());
     let again = lifecycle::revoke(&world.plan, &node("hq/a"), NOW).unwrap();
-    assert_eq!((again.number, again.serials.len()), (2, 1));
+    assert_eq!((again.number, again.serials.len()), (NOW + 1, 1));
     let found = gate.refresh();
     assert!(matches!(&found.changes[..], [Change::Revoked(list)] if list.count == 2));
     assert!(meets(&a, &gate).await.client.is_err() || meets(&a, &gate).await.server.is_err());
@@ -261,7 +263,7 @@ fn what_was_revoked_stays_so_whatever_the_files_went_through() {
     let whole = fs::read(&ledger).unwrap();
     fs::write(&ledger, [&whole[..], b"{\"node\": \"hq/"].concat()).unwrap();
     rotate(&world, "hq/a", NOW + 1);
-    assert_eq!(revoke().number, 3);
+    assert_eq!(revoke().number, NOW + 2);
     let gate = world.load("hq/gate").unwrap();
     let revoked = gate.revocations().remove(0);
     let (_, revoked) = CertificateRevocationList::from_der(&revoked).unwrap();
@@ -297,6 +299,108 @@ fn a_list_of_some_of_a_roots_certificates_is_not_taken_for_one_of_all() {
     let error = gate.revoke(&list(Some(scope))).unwrap_err();
     assert!(error.contains("expected one for all of them"), "{error}");
     assert_eq!(gate.revoke(&list(None)).unwrap().unwrap().number, 7);
+}
+
+/// However many revoke at once, nobody's certificate is missing on the list that counts in the end, and no two lists have one number.
+#[test]
+fn whoever_revokes_is_alone() {
+    let world = World::new();
+    let ids = ["hq/a", "hq/gate"];
+    let (turns, numbers) = (8, Mutex::new(BTreeSet::new()));
+    for _ in 0..turns {
+        for id in ids {
+            rotate(&world, id, NOW);
+        }
+        let start = Barrier::new(ids.len());
+        std::thread::scope(|scope| {
+            for id in ids {
+                let (world, start, numbers) = (&world, &start, &numbers);
+                scope.spawn(move || {
+                    start.wait();
+                    let revoked = lifecycle::revoke(&world.plan, &node(id), NOW).unwrap();
+                    assert!(numbers.lock().unwrap().insert(revoked.number));
+                });
+            }
+        });
+    }
+    rotate(&world, "hq/gate", NOW);
+    let gate = world.load("hq/gate").unwrap();
+    let list = gate.revocations().remove(0);
+    let (_, list) = CertificateRevocationList::from_der(&list).unwrap();
+    // The first turn's first certificates are on it, too.
+    let count = list.iter_revoked_certificates().count();
+    assert_eq!(count, (turns + 1) * ids.len());
+    assert!(numbers.lock().unwrap().iter().all(|number| *number >= NOW));
+}
+
+/// A root that has signed another's key vouches for what that key has signed, and for nothing that it has called back.
+#[tokio::test]
+async fn a_chain_past_the_root_that_has_signed_leads_past_no_list() {
+    let world = World::new();
+    let read = |name: &str| fs::read_to_string(world.path(name)).unwrap();
+    let own = KeyPair::from_pem(&read("hq.key")).unwrap();
+    let own = Issuer::from_ca_cert_pem(&read("hq.pem"), own).unwrap();
+    let date = |unix: u64| OffsetDateTime::from_unix_timestamp(unix as i64).unwrap();
+    let authority = |name: &str| {
+        let mut params = CertificateParams::default();
+        let names = rcgen::DistinguishedName::new();
+        params.distinguished_name = names;
+        let names = &mut params.distinguished_name;
+        names.push(rcgen::DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.not_before = date(NOW - DAY);
+        params.not_after = date(NOW + DAY);
+        params
+    };
+    let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+    let second = authority("second").self_signed(&key).unwrap();
+    let cross = authority("second").signed_by(&key, &own).unwrap();
+    let second_issuer = Issuer::new(authority("second"), key);
+    fs::write(
+        world.path("hq.pem"),
+        format!("{}{}", read("hq.pem"), second.pem()),
+    )
+    .unwrap();
+    let leaf_key = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+    let mut leaf = CertificateParams::default();
+    leaf.serial_number = Some(SerialNumber::from(4711));
+    leaf.subject_alt_names = vec![SanType::URI(
+        "spiffe://hq.harbour/node/a".try_into().unwrap(),
+    )];
+    leaf.not_before = date(NOW - DAY);
+    leaf.not_after = date(NOW + DAY);
+    let leaf = leaf.signed_by(&leaf_key, &second_issuer).unwrap();
+    fs::write(world.path("hq/a.key"), leaf_key.serialize_pem()).unwrap();
+    fs::write(
+        world.path("hq/a.pem"),
+        format!("{}{}", leaf.pem(), cross.pem()),
+    )
+    .unwrap();
+    let load = |name: &str| world.load(name).unwrap();
+    let (a, gate) = (load("hq/a"), load("hq/gate"));
+    assert!(meets(&a, &gate).await.is_accepted());
+    let revoked = RevokedCertParams {
+        serial_number: SerialNumber::from(4711),
+        revocation_time: date(NOW),
+        reason_code: None,
+        invalidity_date: None,
+    };
+    let params = CertificateRevocationListParams {
+        this_update: date(NOW),
+        next_update: date(NOW + DAY),
+        crl_number: SerialNumber::from(7),
+        issuing_distribution_point: None,
+        revoked_certs: vec![revoked],
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    let list = params.signed_by(&second_issuer).unwrap();
+    assert_eq!(gate.revoke(list.der()).unwrap().unwrap().count, 1);
+    for met in [meets(&a, &gate).await, meets(&gate, &a).await] {
+        let said = [met.client.err(), met.server.err()];
+        let all = said.into_iter().flatten().collect::<Vec<_>>().join("; ");
+        assert!(all.contains("was revoked by its domain (list 7)"), "{all}");
+    }
 }
 
 #[test]
