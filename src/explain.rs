@@ -209,9 +209,13 @@ pub fn trouble(event: &Event) -> Option<String> {
         ),
         Event::RunPaused { by, open, .. } => match open {
             Some(round) => {
-                format!("the run is paused by {by} behind round {round}: no other is opened")
+                format!(
+                    "the run is paused by {by} behind round {round}: no other is opened until `tombolo resume`"
+                )
             }
-            None => format!("the run is paused by {by}: no round is opened"),
+            None => {
+                format!("the run is paused by {by}: no round is opened until `tombolo resume`")
+            }
         },
         Event::RunResumed { by } => format!("{by} goes on with the run"),
         Event::RunAmended { by, open, .. } => match open {

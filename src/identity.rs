@@ -34,6 +34,7 @@ use rustls::sign::CertifiedKey;
 use rustls::time_provider::TimeProvider;
 use tombolo_actors::identity::{
     Change, Identity, IdentityError, MaterialFault, Paper, PeerFault, Refreshed, Revocations,
+    Unlisted,
 };
 use tombolo_core::ids::{DomainId, NodeId};
 use tombolo_core::plan::Plan;
@@ -408,12 +409,12 @@ impl Identity for NodeIdentity {
             .unwrap_or_default()
     }
 
-    fn revoke(&self, list: &[u8]) -> Result<Option<Revocations>, String> {
-        let list = Arc::new(List::read(list)?);
+    fn revoke(&self, list: &[u8]) -> Result<Option<Revocations>, Unlisted> {
+        let list = Arc::new(List::read(list).map_err(Unlisted::Wrong)?);
         let _changing = lock(&self.changing);
         let mut bundle = Bundle::clone(&self.bundle.load());
         if bundle.issuer(&list).is_none() {
-            return Err("no root that is pinned here has signed it".to_owned());
+            return Err(Unlisted::Unrooted);
         }
         let taken = bundle.take(list);
         if taken.is_some() {

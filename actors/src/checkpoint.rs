@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use crate::env::{Files, Work, work};
 use crate::shell::{Actor, Cx, Reply, Stage, pause};
 use crate::slab::{Pool, Slab};
-use tombolo_core::coordinator::{Paused, Resumed, Weighing};
+use tombolo_core::coordinator::{Held, Paused, Resumed, Weighing};
 use tombolo_core::event::RoundRecord;
 use tombolo_core::ids::{Epoch, NodeId, Round};
 use tombolo_core::outer::OuterOptimizer;
@@ -372,7 +372,7 @@ pub enum Message {
     /// Write a view down. Asked again, it finds its own work done.
     View(View, Reply<Result<(), CheckpointError>>),
     /// Write down that the run is paused, or that it is not any more. Asked again, it finds its own work done.
-    Hold(Option<Paused>, Reply<Result<(), CheckpointError>>),
+    Hold(Option<Paused>, Reply<Result<Held, CheckpointError>>),
     /// Write down that the run goes on by the topology with that hash. Asked again, it finds its own work done.
     Amend(Hash, Reply<Result<(), CheckpointError>>),
     /// Write down what a round's first gate has fixed, before anybody is told.

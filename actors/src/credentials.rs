@@ -6,14 +6,17 @@
 //! the signature of the domain's root, so it does not matter who passes it on. It is kept in the node's files: a file that is taken away brings
 //! no certificate back.
 
+mod aside;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::SetOnce;
 
+use self::aside::Aside;
 use crate::env::{OffloadPanicked, Work, work};
-use crate::identity::{Change, Identity, Paper, Refreshed, Revocations};
+use crate::identity::{Change, Identity, Paper, Refreshed, Revocations, Unlisted};
 use crate::link;
 use crate::node::Company;
 use crate::record;
@@ -46,6 +49,9 @@ const LISTS_MAX: usize = 4096;
 
 /// Lists of one peer that were none: checking signatures costs time, and whoever sends more of them is not listened to until it is met again.
 const BAD_MAX: u32 = 8;
+
+/// The same of lists that no root has signed that is pinned here: each domain of a large federation may be about to get a root.
+const STRANGE_MAX: u32 = 256;
 
 /// What it takes.
 #[derive(Debug)]
@@ -87,6 +93,9 @@ pub struct Credentials {
     lost: Option<String>,
     /// By peer: lists that were none.
     bad: BTreeMap<NodeId, u32>,
+    /// By peer: lists of roots that are not pinned here.
+    strange: BTreeMap<NodeId, u32>,
+    aside: Aside,
 }
 
 impl Credentials {
@@ -100,6 +109,8 @@ impl Credentials {
             told: None,
             lost: None,
             bad: BTreeMap::new(),
+            strange: BTreeMap::new(),
+            aside: Aside::default(),
         }
     }
 
@@ -142,7 +153,7 @@ impl Credentials {
             }
             self.kept = looked.kept;
         }
-        let (mut is_new, mut others) = (false, false);
+        let (mut is_new, mut others, mut rooted) = (false, false, false);
         for change in looked.changes {
             let node = self.me().clone();
             match change {
@@ -173,6 +184,7 @@ impl Credentials {
                         domain,
                         sha256,
                     });
+                    rooted = true;
                     // It may be back: what it has revoked is still known.
                     later(cx, self.read_kept(), |credentials, read, _| {
                         credentials.on_kept(read.unwrap_or_default());
@@ -200,6 +212,12 @@ impl Credentials {
         }
         if others {
             self.judge();
+        }
+        if rooted {
+            self.strange.clear();
+            for (from, list) in self.aside.take() {
+                self.on_list(cx, &from, &list);
+            }
         }
         if is_new {
             self.lost = None;
@@ -274,7 +292,11 @@ impl Credentials {
     }
 
     fn on_list(&mut self, cx: &mut Cx<Self>, from: &NodeId, list: &RevocationList) {
-        if self.bad.get(from).is_some_and(|bad| *bad >= BAD_MAX) {
+        let is_over = |counts: &BTreeMap<NodeId, u32>, most| {
+            let count = counts.get(from);
+            count.is_some_and(|count| *count >= most)
+        };
+        if is_over(&self.bad, BAD_MAX) || is_over(&self.strange, STRANGE_MAX) {
             return;
         }
         match self.setup.identity.revoke(list.bytes()) {
@@ -283,7 +305,13 @@ impl Credentials {
                 self.judge();
             }
             Ok(None) => {}
-            Err(reason) => {
+            Err(Unlisted::Unrooted) => {
+                *self.strange.entry(from.clone()).or_default() += 1;
+                self.aside.keep(from.clone(), list.clone());
+                let node = self.me();
+                tracing::info!(%node, %from, "a list of revoked certificates of a root that is not pinned here waits for it");
+            }
+            Err(Unlisted::Wrong(reason)) => {
                 *self.bad.entry(from.clone()).or_default() += 1;
                 let node = self.me();
                 tracing::warn!(%node, %from, reason, "a list of revoked certificates is not taken");
@@ -367,7 +395,10 @@ impl Credentials {
                 let taken = files
                     .read_small(&path, LIST_BYTES_MAX)
                     .map_err(|error| error.to_string())
-                    .and_then(|list| identity.revoke(&list));
+                    .and_then(|list| {
+                        let taken = identity.revoke(&list);
+                        taken.map_err(|error| error.to_string())
+                    });
                 if let Err(reason) = taken {
                     faults.insert(files.locate(&path), reason);
                 }
@@ -404,6 +435,7 @@ impl Actor for Credentials {
             Message::Inbound(..) => {}
             Message::Met(peer) => {
                 self.bad.remove(&peer);
+                self.strange.remove(&peer);
                 self.meet(&peer);
                 self.look_at_dates(cx);
             }

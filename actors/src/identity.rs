@@ -77,9 +77,20 @@ pub trait Identity: Signer + Send + Sync + 'static {
     /// # Errors
     ///
     /// What is wrong with it.
-    fn revoke(&self, _list: &[u8]) -> Result<Option<Revocations>, String> {
-        Err("no lists are taken here".to_owned())
+    fn revoke(&self, _list: &[u8]) -> Result<Option<Revocations>, Unlisted> {
+        Err(Unlisted::Wrong("no lists are taken here".to_owned()))
     }
+}
+
+/// Why a list of revoked certificates is not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unlisted {
+    /// It may be that of a root to come.
+    #[error("no root that is pinned here has signed it")]
+    Unrooted,
+    /// It is none.
+    #[error("{0}")]
+    Wrong(String),
 }
 
 /// A certificate, in short.

@@ -24,7 +24,7 @@ use tombolo_core::ids::{DomainId, NodeId, Round};
 use tombolo_core::mutants;
 use tombolo_core::record::{
     APPEND_BYTES_MAX, CERTIFICATE_BYTES_MAX, Der, FORMAT, Keeper, Leaf, Next, Offered, Scribe,
-    Tree, Trespass, origin, signer_name,
+    Tree, Trespass, Verifier, origin, signer_name,
 };
 use tombolo_core::tensor::Hash;
 use tombolo_core::text::{Text, clip};
@@ -155,7 +155,7 @@ impl Record {
     fn greet(&mut self, coordinator: &NodeId) {
         let certificate = self.setup.identity.certificate();
         if coordinator == self.me() {
-            return self.certify(coordinator.clone(), certificate);
+            return self.on_certificate(coordinator.clone(), certificate);
         }
         let recorded = Recorded {
             size: self.keeper.size(),
@@ -252,6 +252,27 @@ impl Record {
 
     // ---- as the coordinator ----
 
+    /// A certificate that a node shows, perhaps this one. One that nobody could check who reads the record does not get into it: the node's
+    /// signatures count under the one before, which it keeps for them.
+    fn on_certificate(&mut self, from: NodeId, certificate: Vec<u8>) {
+        let reason = match self.holder(&certificate) {
+            Ok(holder) if holder == from => return self.certify(from, certificate),
+            Ok(holder) => format!("it showed the certificate of {holder}"),
+            Err(reason) if self.keeper.account().certificate(&from).is_some() => format!(
+                "its certificate does not count in the record: {reason}; it signs on with its key before as long as it runs, so give it one with an \
+                 Ed25519 key, signed by its domain's root itself, before it is started anew"
+            ),
+            Err(reason) => format!(
+                "its certificate does not count in the record: {reason}; give it one with an Ed25519 key, signed by its domain's root itself"
+            ),
+        };
+        self.report(Trespass {
+            by: from,
+            forks: false,
+            reason,
+        });
+    }
+
     /// A node's certificate: it goes into the record, and its signatures count from then on.
     fn certify(&mut self, node: NodeId, certificate: Vec<u8>) {
         self.certificates.insert(node.clone(), certificate.clone());
@@ -262,12 +283,30 @@ impl Record {
         self.tell_machine(machine::Message::Certified(node, certificate));
     }
 
-    /// Roots that are pinned here and that this copy of the record does not tell.
+    /// Roots that are pinned here and that this copy of the record does not tell, or tells as retired.
     fn untold_roots(&self) -> Vec<(DomainId, Vec<u8>)> {
         let mut roots = self.setup.identity.roots();
-        let told = self.keeper.account().roots();
-        roots.retain(|(domain, root)| !told.get(domain).is_some_and(|told| told.contains(root)));
+        let account = self.keeper.account();
+        roots.retain(|(domain, root)| !account.trusts(domain, root));
         roots
+    }
+
+    /// A domain has revoked certificates: the list follows the root that has signed it.
+    fn on_revoked(&mut self, domain: DomainId, list: Vec<u8>) {
+        let told = self.keeper.account().roots().get(&domain).cloned();
+        let mut roots = told.unwrap_or_default();
+        for (of, root) in self.untold_roots() {
+            if of == domain {
+                roots.push(root.clone());
+                self.tell_machine(machine::Message::Rooted(of, root));
+            }
+        }
+        match Verifier::list(self.setup.identity.as_ref(), &roots, &list) {
+            Ok(()) => self.tell_machine(machine::Message::Revoked(domain, list)),
+            Err(reason) => {
+                self.blame_own(format!("a list of {domain} is not recorded: {reason}"));
+            }
+        }
     }
 
     fn tell_machine(&self, message: machine::Message) {
@@ -279,23 +318,7 @@ impl Record {
 
     fn on_recorded(&mut self, cx: &mut Cx<Self>, from: NodeId, recorded: &Recorded) {
         if !recorded.certificate.is_empty() {
-            match self.holder(&recorded.certificate) {
-                Ok(holder) if holder == from => {
-                    self.certify(from.clone(), recorded.certificate.clone())
-                }
-                found => {
-                    let reason = match found {
-                        Ok(holder) => format!("it showed the certificate of {holder}"),
-                        Err(reason) => format!("its certificate does not count: {reason}"),
-                    };
-                    let by = from.clone();
-                    self.report(Trespass {
-                        by,
-                        forks: false,
-                        reason,
-                    });
-                }
-            }
+            self.on_certificate(from.clone(), recorded.certificate.clone());
         }
         if self.damage.is_some() {
             return;
@@ -641,9 +664,7 @@ impl Actor for Record {
             Message::Unrooted(domain, root) => {
                 self.tell_machine(machine::Message::Unrooted(domain, root));
             }
-            Message::Revoked(domain, list) => {
-                self.tell_machine(machine::Message::Revoked(domain, list));
-            }
+            Message::Revoked(domain, list) => self.on_revoked(domain, list),
             Message::Stand(run, ended, reply) => {
                 self.run = run;
                 let seen = self

@@ -47,7 +47,7 @@ use round::{Current, Phase};
 
 pub use amend::{AMENDED, Amendment, Disagreement};
 pub use leaves::Told;
-pub use orders::{NotObeyed, Obeyed, Order, OrderAnswer, Paused, STOPPED, Wish};
+pub use orders::{Held, NotObeyed, Obeyed, Order, OrderAnswer, Paused, STOPPED, Wish};
 pub use resume::{Noted, Resumed, Weighing, overtaken};
 
 /// What comes in.
@@ -82,7 +82,7 @@ pub enum Message {
     /// A user asks something of the run; answered under this number with [`Effect::Ordered`].
     Order(u64, Order),
     /// A pause, or its end, is on stable storage, or cannot be written down.
-    Held(u64, Result<(), String>),
+    Held(u64, Result<Held, String>),
     /// By which topology the run goes on is on stable storage, or cannot be written down.
     Amended(u64, Result<(), String>),
     /// The aggregator's word.

@@ -46,6 +46,10 @@ fn a_run_is_paused_through_a_restart_and_stopped_and_ends_with_the_undisturbed_m
             paused(&workspace)["by"] == told["by"]
         });
         assert!(found, "the pause is forgotten");
+        run.until("the word that the run is paused", |output| {
+            let said = output.events("run_paused");
+            said.iter().any(|event| event["by"] == told["by"])
+        });
         workspace.run("resume topology.toml").expect(0);
         let none = workspace.run("resume topology.toml").expect(1).errors();
         assert!(none.contains("not paused"), "{none}");

@@ -16,7 +16,7 @@ use tombolo::identity::lifecycle::{self, Asked};
 use tombolo::identity::pki::Terms;
 use tombolo::identity::rollover::{self, Step};
 use tombolo::identity::show::show_plan;
-use tombolo_actors::identity::{Change, Identity};
+use tombolo_actors::identity::{Change, Identity, Unlisted};
 use x509_parser::prelude::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;
 
@@ -212,8 +212,7 @@ fn a_list_that_no_pinned_root_has_signed_is_not_taken() {
     let stranger = other.load("hq/gate").unwrap();
     let list = stranger.revocations().remove(0);
     let gate = world.load("hq/gate").unwrap();
-    let error = gate.revoke(&list).unwrap_err();
-    assert!(error.contains("no root that is pinned here"), "{error}");
+    assert_eq!(gate.revoke(&list), Err(Unlisted::Unrooted));
     let mut bent = list.clone();
     for place in 0..bent.len() {
         bent[place] ^= 1;
@@ -296,7 +295,7 @@ fn a_list_of_some_of_a_roots_certificates_is_not_taken_for_one_of_all() {
         },
         scope: Some(CrlScope::CaCertsOnly),
     };
-    let error = gate.revoke(&list(Some(scope))).unwrap_err();
+    let error = gate.revoke(&list(Some(scope))).unwrap_err().to_string();
     assert!(error.contains("expected one for all of them"), "{error}");
     assert_eq!(gate.revoke(&list(None)).unwrap().unwrap().number, 7);
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests say with a panic what went wrong")]
 
 mod machine;
+mod record;
 mod revocation;
 mod stand;
 mod virtual_time;

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tombolo::identity::rollover::{self, Step};
 use tombolo::identity::{NodeIdentity, lifecycle, pki};
 use tombolo::sim::SimWorld;
 use tombolo::topology;
@@ -132,6 +133,63 @@ fn a_revoked_node_is_cut_within_a_heartbeat_wherever_the_file_is() {
         let up = |event: &Event| matches!(event, Event::LinkUp { node, .. } if node.name() == "c");
         assert!(log.first(again, up).is_some(), "{:#?}", log.of(again, |_| true));
         assert!(log.first(Micros::default(), up).is_some());
+    });
+    outcome.unwrap();
+}
+
+/// A list may come before the root that has signed it: it is no offence, and counts once the root is there.
+#[test]
+fn a_list_that_comes_before_its_root_is_taken_with_it() {
+    let sites = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let plans = sites.each_ref().map(|site| plan(site.path()));
+    pki::ensure_dev_pki(&plans[0], BEGIN).unwrap();
+    let certs = sites.each_ref().map(|site| site.path().join("certs"));
+    copy(&certs[0], &certs[1]);
+    let nodes = ["hq/gate", "plant/gate"].map(|name| name.parse::<NodeId>().unwrap());
+    let (plant, c) = (nodes[1].domain(), "plant/c".parse::<NodeId>().unwrap());
+    let world = SimWorld::new(1);
+    world.set_training(Duration::from_secs(3600), 0.0);
+    let outcome = world.run(|world| async move {
+        let (log, memory) = (Log::default(), Memory::new());
+        let envs = nodes.each_ref().map(|node| world.env(node));
+        let start = |at: usize, port: u16| {
+            let identity = NodeIdentity::load(&plans[at], &nodes[at], clock_of(&envs[at])).unwrap();
+            let listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+            stand::start_as(&envs[at], &plans[at], identity, &memory, listen, &log)
+        };
+        let _crews = [start(0, 4433), start(1, 4434)];
+        world.sleep(Duration::from_secs(20)).await;
+
+        // Roots and lists of one domain, at one site only: more lists than anybody may send of wrong ones.
+        let since = world.now();
+        for step in [Step::Next, Step::Switch] {
+            rollover::step(&plans[0], &plant, step, &pki::Terms::root(BEGIN + 20)).unwrap();
+        }
+        world.sleep(Duration::from_secs(2)).await;
+        let files = tombolo::identity::files::DomainFiles::of_plan(&plans[0].domains[1]);
+        let lists = 12;
+        for _ in 0..lists {
+            lifecycle::rotate(&files, "small", &c, &pki::Terms::leaf(BEGIN + 20)).unwrap();
+            lifecycle::revoke(&plans[0], &c, BEGIN + 20).unwrap();
+            world.sleep(Duration::from_secs(2)).await;
+        }
+        let heard = |node: &NodeId| {
+            let of = |event: &Event| {
+                matches!(event, Event::CertificatesRevoked { node: by, .. } if by == node)
+            };
+            log.of(since, of).len()
+        };
+        // Of the first turn's two the one is the old root's.
+        assert_eq!((heard(&nodes[0]), heard(&nodes[1])), (lists + 1, 1));
+        std::fs::copy(certs[0].join("plant.pem"), certs[1].join("plant.pem")).unwrap();
+        world.sleep(Duration::from_secs(2)).await;
+        let newest = log.of(since, |event| {
+            matches!(event, Event::CertificatesRevoked { node, .. } if *node == nodes[1])
+        });
+        let Some((_, Event::CertificatesRevoked { count, .. })) = newest.last() else {
+            panic!("{newest:?}");
+        };
+        assert_eq!(*count, lists as u64, "{newest:?}");
     });
     outcome.unwrap();
 }

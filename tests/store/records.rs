@@ -7,6 +7,7 @@ use tombolo::store::ObjectFiles;
 use tombolo_actors::checkpoint::{CheckpointError, Kept, State, Store};
 use tombolo_actors::env::Files;
 use tombolo_actors::slab::Pool;
+use tombolo_core::coordinator::{Held, Paused};
 use tombolo_core::event::{RoundRecord, RoundState};
 use tombolo_core::outer;
 use tombolo_core::plan::{OuterKind, OuterPlan};
@@ -365,4 +366,38 @@ fn a_store_belongs_to_one_run() {
         matches!(refused, CheckpointError::OtherRun { .. }),
         "{refused}"
     );
+}
+
+/// A store may do what it is asked and say that it has not: what stands there is what the coordinator goes by.
+#[test]
+fn a_pause_is_as_it_stands_in_the_store_whatever_the_store_has_said() {
+    let objects = Faulty::new();
+    let store = store(&objects);
+    let pause = |by: &str| {
+        Some(Paused {
+            by: by.into(),
+            since: 1,
+        })
+    };
+    let stands = || store.load(&layout()).unwrap().paused;
+    let said = |answer| {
+        objects.answers(move |request, _, _| match request {
+            Request::Put => answer,
+            _ => Answer::Do,
+        });
+    };
+    said(Answer::DoInSilence);
+    let held = store.hold(pause("ada")).unwrap();
+    assert_eq!((held.paused, held.failed), (pause("ada"), None));
+    said(Answer::Refuse);
+    let held = store.hold(pause("bob")).unwrap();
+    assert_eq!(held.paused, pause("ada"));
+    assert!(held.failed.unwrap().contains("pause.json"));
+    objects.heals();
+    assert_eq!(stands(), pause("ada"));
+    objects.answers(|_, _, _| Answer::Deny);
+    refusal(store.hold(None));
+    objects.heals();
+    assert_eq!(store.hold(None).unwrap(), Held::default());
+    assert_eq!(stands(), None);
 }

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{CheckpointError, FORMAT, Store, files_error, json, other_format, sealed};
-use tombolo_core::coordinator::Paused;
+use tombolo_core::coordinator::{Held, Paused};
 use tombolo_core::tensor::Hash;
 
 /// The file.
@@ -41,12 +41,25 @@ impl Store {
         Ok(Some(written.paused))
     }
 
-    /// Writes down that the run is paused, or that it is not any more.
+    /// Writes down that the run is paused, or that it is not any more. If that fails, what stands written is read back: it may have been done.
     ///
     /// # Errors
-    /// It cannot be written, or somebody else is the coordinator.
-    pub(super) fn hold(&self, paused: Option<Paused>) -> Result<(), CheckpointError> {
+    /// Nobody knows what stands written, or somebody else is the coordinator.
+    pub fn hold(&self, paused: Option<Paused>) -> Result<Held, CheckpointError> {
         self.check_acting()?;
+        let Err(error) = self.write_pause(paused.as_ref()) else {
+            let failed = None;
+            return Ok(Held { paused, failed });
+        };
+        let found = self.paused().map_err(|_| error.clone())?;
+        // It is there, and stays if its name does.
+        let is_done = found == paused && self.settle("").is_ok();
+        let failed = (!is_done).then(|| error.to_string());
+        let paused = found;
+        Ok(Held { paused, failed })
+    }
+
+    fn write_pause(&self, paused: Option<&Paused>) -> Result<(), CheckpointError> {
         let Some(paused) = paused else {
             let removed = self.files.remove(PAUSE);
             return removed.map_err(|error| files_error(PAUSE, &error));
@@ -54,7 +67,7 @@ impl Store {
         let written = Written {
             format: FORMAT,
             configuration: self.configuration,
-            paused,
+            paused: paused.clone(),
         };
         let replaced = self.files.replace(PAUSE, &[&sealed::seal(&written)]);
         replaced.map_err(|error| files_error(PAUSE, &error))

@@ -16,8 +16,11 @@ use crate::view::View;
 /// Views of one round that are told. Each takes a ladder of failures or a word of a user: there are never as many.
 const VIEWS_MAX: usize = 64;
 
-/// Roots and lists of revoked certificates of one round that are told; more come with the next one, as far as they are said again.
-const PAPERS_MAX: usize = 64;
+/// Lists of revoked certificates of one round that are told: 4 MiB of the largest. A newer list says what an older one of its root said.
+const LISTS_MAX: usize = 64;
+
+/// Roots of one domain that come or go in one round and are told. At most eight hold at once.
+const ROOTS_MAX: usize = 64;
 
 /// What the record says already.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -41,44 +44,44 @@ pub struct Told {
 }
 
 impl Told {
-    /// The leaf of a paper, if it says something new; it is told then.
-    fn tell(&mut self, domain: DomainId, paper: Paper) -> Option<Leaf> {
-        let is_told = self.roots.get(&domain).is_some_and(|roots| match &paper {
-            Paper::Root(root) | Paper::Retired(root) => roots.contains(root),
-            Paper::Revoked(_) => true,
-        });
-        match paper {
-            Paper::Root(root) if !is_told => {
-                let roots = self.roots.entry(domain.clone()).or_default();
+    /// The leaf of a root that comes or goes, if it says something new; it is told then. A root that was retired may come back.
+    fn tell_root(&mut self, domain: DomainId, change: Change) -> Option<Leaf> {
+        let Change { root, comes } = change;
+        let roots = self.roots.entry(domain.clone()).or_default();
+        let is_told = roots.contains(&root);
+        let is_new = match (comes, is_told) {
+            (true, false) => {
                 roots.push(root.clone());
-                let certificate = Der(root);
-                Some(Leaf::Root {
-                    domain,
-                    certificate,
-                })
+                true
             }
-            Paper::Retired(root) if is_told && self.retired.insert(root.clone()) => {
-                let certificate = Der(root);
-                Some(Leaf::Retired {
-                    domain,
-                    certificate,
-                })
-            }
-            Paper::Revoked(list) if is_told && self.lists.insert(Hash::of_bytes(&list)) => {
-                let list = Der(list);
-                Some(Leaf::Revoked { domain, list })
-            }
-            _ => None,
-        }
+            (true, true) => self.retired.remove(&root),
+            (false, told) => told && self.retired.insert(root.clone()),
+        };
+        let certificate = Der(root);
+        is_new.then(|| match comes {
+            true => Leaf::Root {
+                domain,
+                certificate,
+            },
+            false => Leaf::Retired {
+                domain,
+                certificate,
+            },
+        })
+    }
+
+    fn tell_list(&mut self, domain: DomainId, list: Vec<u8>) -> Option<Leaf> {
+        let is_new = self.roots.contains_key(&domain) && self.lists.insert(Hash::of_bytes(&list));
+        let list = Der(list);
+        is_new.then_some(Leaf::Revoked { domain, list })
     }
 }
 
-/// What a domain's administration has changed.
-#[derive(Debug)]
-enum Paper {
-    Root(Vec<u8>),
-    Retired(Vec<u8>),
-    Revoked(Vec<u8>),
+/// A root of a domain comes or goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Change {
+    root: Vec<u8>,
+    comes: bool,
 }
 
 /// What is to be said at the next round's end.
@@ -87,7 +90,8 @@ pub(super) struct Untold {
     /// None if no record is kept.
     told: Option<Told>,
     certificates: BTreeMap<NodeId, Vec<u8>>,
-    papers: Vec<(DomainId, Paper)>,
+    roots: BTreeMap<DomainId, Vec<Change>>,
+    lists: Vec<(DomainId, Vec<u8>)>,
     views: Vec<View>,
     /// The last round whose leaves are written down, and the gateways that have signed them.
     signed: (Round, Vec<NodeId>),
@@ -103,21 +107,53 @@ impl Untold {
     }
 
     pub(super) fn root(&mut self, domain: DomainId, root: Vec<u8>) {
-        self.keep(domain, Paper::Root(root));
+        // Before its end was told it is back.
+        if let Some(changes) = self.roots.get_mut(&domain) {
+            changes.retain(|change| change.comes || change.root != root);
+        }
+        self.change(domain, Change { root, comes: true });
     }
 
     pub(super) fn retire(&mut self, domain: DomainId, root: Vec<u8>) {
-        self.keep(domain, Paper::Retired(root));
+        self.change(domain, Change { root, comes: false });
     }
 
-    pub(super) fn revoke(&mut self, domain: DomainId, list: Vec<u8>) {
-        self.keep(domain, Paper::Revoked(list));
-    }
-
-    fn keep(&mut self, domain: DomainId, paper: Paper) {
-        if self.papers.len() < PAPERS_MAX {
-            self.papers.push((domain, paper));
+    fn change(&mut self, domain: DomainId, change: Change) {
+        let changes = self.roots.entry(domain.clone()).or_default();
+        if changes.contains(&change) {
+            return;
         }
+        changes.push(change);
+        if changes.len() <= ROOTS_MAX {
+            return;
+        }
+        // That a root goes may stay untold. Without one that comes no certificate of it may be told: whoever shows it again brings the root, too.
+        let goes = changes.iter().position(|change| !change.comes);
+        changes.remove(goes.unwrap_or_default());
+        if goes.is_none() {
+            self.certificates.retain(|node, _| node.domain() != domain);
+        }
+    }
+
+    /// If there are too many, of the domain that has most the oldest goes.
+    pub(super) fn revoke(&mut self, domain: DomainId, list: Vec<u8>) {
+        let entry = (domain, list);
+        if self.lists.contains(&entry) {
+            return;
+        }
+        self.lists.push(entry);
+        if self.lists.len() <= LISTS_MAX {
+            return;
+        }
+        let mut by: BTreeMap<&DomainId, usize> = BTreeMap::new();
+        for (domain, _) in &self.lists {
+            *by.entry(domain).or_default() += 1;
+        }
+        let most = by.into_iter().max_by_key(|(_, count)| *count);
+        let most = most.map(|(domain, _)| domain.clone());
+        let mut each = self.lists.iter();
+        let oldest = each.position(|(domain, _)| Some(domain) == most.as_ref());
+        self.lists.remove(oldest.unwrap_or_default());
     }
 
     pub(super) fn sign(&mut self, round: Round, by: Vec<NodeId>) {
@@ -149,7 +185,8 @@ impl Coordinator {
     pub fn leaves(&mut self, record: &RoundRecord) -> Vec<Leaf> {
         let standing = self.view().clone();
         let mut views = std::mem::take(&mut self.untold.views);
-        let papers = std::mem::take(&mut self.untold.papers);
+        let roots = std::mem::take(&mut self.untold.roots);
+        let lists = std::mem::take(&mut self.untold.lists);
         let Some(told) = &mut self.untold.told else {
             return Vec::new();
         };
@@ -162,11 +199,16 @@ impl Coordinator {
             }
         }
         // A certificate may be of a root that is told with it, or that is retired with it.
-        let (last, papers): (Vec<_>, Vec<_>) = papers
-            .into_iter()
-            .partition(|(_, paper)| matches!(paper, Paper::Retired(_)));
-        for (domain, paper) in papers {
-            leaves.extend(told.tell(domain, paper));
+        let each = roots.into_iter().flat_map(|(domain, changes)| {
+            let each = changes.into_iter();
+            each.map(move |change| (domain.clone(), change))
+        });
+        let (come, go): (Vec<_>, Vec<_>) = each.partition(|(_, change)| change.comes);
+        for (domain, change) in come {
+            leaves.extend(told.tell_root(domain, change));
+        }
+        for (domain, list) in lists {
+            leaves.extend(told.tell_list(domain, list));
         }
         for (node, certificate) in &self.untold.certificates {
             if told.certificates.get(node) != Some(certificate) {
@@ -177,8 +219,8 @@ impl Coordinator {
                 });
             }
         }
-        for (domain, paper) in last {
-            leaves.extend(told.tell(domain, paper));
+        for (domain, change) in go {
+            leaves.extend(told.tell_root(domain, change));
         }
         views.push(standing);
         for view in views {

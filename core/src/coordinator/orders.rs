@@ -55,6 +55,15 @@ pub struct Paused {
     pub since: u64,
 }
 
+/// What became of a pause, or of its end, that was to be written down.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Held {
+    /// What stands written from here on.
+    pub paused: Option<Paused>,
+    /// Why it is not surely what was asked for.
+    pub failed: Option<String>,
+}
+
 /// An order that is carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "obeyed", rename_all = "snake_case")]
@@ -128,10 +137,12 @@ pub enum NotObeyed {
         more: usize,
     },
     /// It could not be written down.
-    #[error("it could not be written down: {reason}; the run is as it was")]
+    #[error("it could not be written down: {reason}; the run is {}", if *paused { "paused" } else { "not paused" })]
     Unwritten {
         /// What the store says.
         reason: String,
+        /// Whether it is paused now.
+        paused: bool,
     },
 }
 
@@ -228,40 +239,39 @@ impl Coordinator {
         cx.effect(Effect::Hold(number, paused));
     }
 
-    /// A pause, or its end, is written down, or cannot be.
+    /// A pause, or its end, is written down, or cannot be. What stands written counts, whatever was asked for: the next coordinator goes by it.
     pub(super) fn on_held(
         &mut self,
         cx: &mut Context<'_, Effect>,
         number: u64,
-        result: Result<(), String>,
+        result: Result<Held, String>,
     ) {
         let Some((_, order)) = self.orders.writing.take_if(|(of, _)| *of == number) else {
             return;
         };
-        let answer = match (result, self.orders.paused.take()) {
-            (Err(reason), before) => {
-                self.orders.paused = before;
-                Err(NotObeyed::Unwritten {
-                    reason: clip(reason),
-                })
-            }
-            (Ok(()), None) => {
-                let paused = Paused {
-                    by: order.by,
-                    since: order.unix,
-                };
-                self.orders.paused = Some(paused.clone());
-                self.tell_pause(cx);
-                Ok(Obeyed::Paused {
-                    paused,
-                    open: self.ending_round(),
-                    already: false,
-                })
-            }
-            (Ok(()), Some(paused)) => {
-                cx.report(Event::RunResumed { by: order.by });
-                Ok(Obeyed::Resumed { paused })
-            }
+        let before = self.orders.paused.take();
+        let held = result.unwrap_or_else(|reason| Held {
+            paused: before.clone(),
+            failed: Some(reason),
+        });
+        self.orders.paused.clone_from(&held.paused);
+        match (&before, &held.paused) {
+            (None, Some(_)) => self.tell_pause(cx),
+            (Some(_), None) => cx.report(Event::RunResumed { by: order.by }),
+            _ => {}
+        }
+        let answer = match (held.failed, before, held.paused) {
+            (None, Some(paused), None) => Ok(Obeyed::Resumed { paused }),
+            (None, before, Some(paused)) => Ok(Obeyed::Paused {
+                paused,
+                open: self.ending_round(),
+                already: before.is_some(),
+            }),
+            (None, None, None) => Err(NotObeyed::NotPaused),
+            (Some(reason), _, paused) => Err(NotObeyed::Unwritten {
+                reason: clip(reason),
+                paused: paused.is_some(),
+            }),
         };
         cx.effect(Effect::Ordered(number, answer));
         self.check(cx);

@@ -215,10 +215,12 @@ impl Account {
             } => {
                 bounded(&certificate.0)?;
                 let roots = self.roots.entry(domain.clone()).or_default();
-                if roots.contains(&certificate.0) {
-                    return Err(format!("that root of {domain} was told before"));
+                match roots.contains(&certificate.0) {
+                    false => roots.push(certificate.0.clone()),
+                    // One that was retired may come back.
+                    true if self.retired.remove(&certificate.0) => {}
+                    true => return Err(format!("that root of {domain} was told before")),
                 }
-                roots.push(certificate.0.clone());
             }
             Leaf::Retired {
                 domain,

@@ -55,7 +55,7 @@ pub enum Leaf {
     /// Who may do what from here on: the rules of all sites, and one number for them and for who is in which slice. Until the first of these
     /// no site has any. A run that goes on with other policies tells them before its next round.
     Policy { hash: Hash, rules: Vec<Rule> },
-    /// The certificate of an authority that vouches for a domain's nodes.
+    /// The certificate of an authority that vouches for a domain's nodes from here on, for the first time or again.
     Root { domain: DomainId, certificate: Der },
     /// No certificate of that root is taken from here on; what was signed before stays signed.
     Retired { domain: DomainId, certificate: Der },

@@ -1,5 +1,6 @@
 //! A federation's record without the federation: a coordinator, three domains' keepers, and keys that anybody could forge but nobody does.
 
+mod roots;
 mod tampering;
 
 use std::collections::BTreeMap;

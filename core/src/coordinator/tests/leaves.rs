@@ -1,7 +1,7 @@
 //! What a round's end adds to the record, and what the run's end waits for.
 
 use super::*;
-use crate::record::Leaf;
+use crate::record::{Der, Leaf};
 
 fn told(first: Vec<Leaf>) -> Message {
     Message::Told(Some(Told {
@@ -151,4 +151,101 @@ fn policies_are_told_first_and_again_once_they_are_other_ones() {
     assert!(!is_told(&leaves(rules(1), Some(some))));
     let gone = leaves(rules(0), Some(some));
     assert!(matches!(&gone[0], Leaf::Policy { hash, rules } if *hash == none && rules.is_empty()));
+}
+
+fn rooted(root: u8) -> Message {
+    Message::Rooted(d(1), vec![root])
+}
+
+fn unrooted(root: u8) -> Message {
+    Message::Unrooted(d(1), vec![root])
+}
+
+/// What the end of the next round tells before the round itself.
+fn next(run: &mut Run) -> Vec<Leaf> {
+    let mut leaves = run.machine.leaves(&run.last_record());
+    leaves.retain(|leaf| {
+        !matches!(
+            leaf,
+            Leaf::Round { .. }
+                | Leaf::Membership { .. }
+                | Leaf::Update { .. }
+                | Leaf::Contribution { .. }
+                | Leaf::Checkpoint { .. }
+        )
+    });
+    leaves
+}
+
+#[test]
+fn a_root_that_comes_back_is_told_again() {
+    let mut run = Run::committing(plan(&[1, 1]));
+    run.tell(told(Vec::new()));
+    run.tell(rooted(1));
+    run.tell(rooted(1));
+    assert_eq!(kinds(&next(&mut run)), ["root"]);
+    // Gone and back within a round is as if nothing had been.
+    run.tell(unrooted(1));
+    run.tell(rooted(1));
+    assert_eq!(next(&mut run), []);
+    run.tell(unrooted(1));
+    assert_eq!(kinds(&next(&mut run)), ["retired"]);
+    run.tell(rooted(1));
+    run.tell(Message::Certified(n("d1/n0"), vec![9]));
+    assert_eq!(kinds(&next(&mut run)), ["root", "certificate"]);
+}
+
+/// However much comes of a domain in one round: no certificate is told whose root is not, and another domain's list is.
+#[test]
+fn what_is_too_much_for_one_round_leaves_no_certificate_without_its_root() {
+    let mut run = Run::committing(plan(&[1, 1]));
+    run.tell(told(Vec::new()));
+    for root in 0..100 {
+        run.tell(rooted(root));
+        run.tell(unrooted(root));
+    }
+    run.tell(Message::Rooted(d(0), vec![200]));
+    run.tell(Message::Revoked(d(0), vec![0]));
+    for list in 0..100 {
+        run.tell(Message::Revoked(d(1), vec![1, list]));
+    }
+    run.tell(rooted(100));
+    run.tell(Message::Certified(n("d1/n0"), vec![100]));
+    let leaves = next(&mut run);
+    let of = |domain, wanted: &dyn Fn(&Leaf) -> bool| {
+        let is_of = |leaf: &&Leaf| {
+            wanted(leaf)
+                && matches!(leaf, Leaf::Root { domain: of, .. } | Leaf::Revoked { domain: of, .. } if *of == d(domain))
+        };
+        leaves.iter().filter(is_of).cloned().collect::<Vec<_>>()
+    };
+    let lists = |leaf: &Leaf| matches!(leaf, Leaf::Revoked { .. });
+    assert_eq!(of(0, &lists).len(), 1);
+    assert!(of(1, &lists).len() < 64);
+    let certificate = Der(vec![1, 99]);
+    let newest =
+        matches!(of(1, &lists).last(), Some(Leaf::Revoked { list, .. }) if *list == certificate);
+    assert!(newest, "the newest list is among them");
+    let last =
+        |leaf: &Leaf| matches!(leaf, Leaf::Root { certificate, .. } if certificate.0 == [100]);
+    let certified = leaves
+        .iter()
+        .any(|leaf| matches!(leaf, Leaf::Certificate { .. }));
+    assert!(of(1, &last).len() == 1 && certified);
+    // The root of a certificate that waits is crowded out: neither is told, until the node shows it again.
+    for root in 101..200 {
+        if root == 101 {
+            run.tell(Message::Certified(n("d1/n0"), vec![101]));
+        }
+        run.tell(rooted(root));
+    }
+    let leaves = next(&mut run);
+    assert!(
+        !leaves
+            .iter()
+            .any(|leaf| matches!(leaf, Leaf::Certificate { .. }))
+    );
+    run.tell(rooted(101));
+    run.tell(Message::Certified(n("d1/n0"), vec![101]));
+    assert_eq!(kinds(&next(&mut run)), ["root", "certificate"]);
 }

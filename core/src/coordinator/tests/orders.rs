@@ -17,6 +17,14 @@ fn paused() -> Paused {
     }
 }
 
+/// The pause is.
+fn written() -> Held {
+    Held {
+        paused: Some(paused()),
+        failed: None,
+    }
+}
+
 impl Run {
     /// The order's answer, if it needs nothing written.
     fn order(&mut self, number: u64, wish: Wish) -> OrderAnswer {
@@ -28,7 +36,7 @@ impl Run {
     fn pause(&mut self) -> OrderAnswer {
         let effects = self.tell(Message::Order(1, order(Wish::Pause)));
         assert_eq!(effects, [Effect::Hold(1, Some(paused()))]);
-        answer(&self.tell(Message::Held(1, Ok(()))), 1)
+        answer(&self.tell(Message::Held(1, Ok(written()))), 1)
     }
 }
 
@@ -66,7 +74,7 @@ fn a_pause_lets_the_open_round_end_and_opens_no_other() {
     let effects = run.tell(Message::Order(2, order(Wish::Resume)));
     assert_eq!(effects, [Effect::Hold(2, None)]);
     assert!(!run.opened(2), "its end is written down first");
-    let effects = run.tell(Message::Held(2, Ok(())));
+    let effects = run.tell(Message::Held(2, Ok(Held::default())));
     assert_eq!(
         answer(&effects, 2),
         Ok(Obeyed::Resumed { paused: paused() })
@@ -81,30 +89,61 @@ fn no_round_opens_while_a_pause_is_being_written() {
     close(&mut run);
     assert!(!run.opened(2) && !run.says("RunPaused"));
     assert_eq!(run.order(2, Wish::Pause), Err(NotObeyed::Busy));
-    run.tell(Message::Held(2, Ok(())));
+    run.tell(Message::Held(2, Ok(written())));
     assert!(!run.says("RunPaused"), "that is another order's");
-    run.tell(Message::Held(1, Ok(())));
+    run.tell(Message::Held(1, Ok(written())));
     assert!(run.says("RunPaused { by: \"ada\", since: 1700000000, open: None }"));
 }
 
 #[test]
 fn what_cannot_be_written_leaves_the_run_as_it_was() {
     let full = || Err("disk full".to_owned());
-    let unwritten = Err(NotObeyed::Unwritten {
-        reason: "disk full".into(),
-    });
+    let unwritten = |paused| {
+        let reason = "disk full".into();
+        Err(NotObeyed::Unwritten { reason, paused })
+    };
     let mut run = Run::committing(plan(&[1]));
     run.tell(Message::Order(1, order(Wish::Pause)));
     close(&mut run);
-    assert_eq!(answer(&run.tell(Message::Held(1, full())), 1), unwritten);
+    assert_eq!(
+        answer(&run.tell(Message::Held(1, full())), 1),
+        unwritten(false)
+    );
     assert!(run.opened(2) && run.machine.paused().is_none());
 
     let mut run = Run::committing(plan(&[1]));
     run.pause().unwrap();
     close(&mut run);
     run.tell(Message::Order(2, order(Wish::Resume)));
-    assert_eq!(answer(&run.tell(Message::Held(2, full())), 2), unwritten);
+    assert_eq!(
+        answer(&run.tell(Message::Held(2, full())), 2),
+        unwritten(true)
+    );
     assert!(!run.opened(2), "it is paused as before");
+}
+
+/// A write that failed may have been made all the same: what the next coordinator would find is what this one goes by.
+#[test]
+fn what_stands_written_counts_whatever_the_store_has_said() {
+    let found = |paused| Held {
+        paused,
+        failed: Some("input/output error".into()),
+    };
+    let unwritten = |paused| {
+        let reason = "input/output error".into();
+        Err(NotObeyed::Unwritten { reason, paused })
+    };
+    let mut run = Run::committing(plan(&[1]));
+    run.tell(Message::Order(1, order(Wish::Pause)));
+    close(&mut run);
+    let effects = run.tell(Message::Held(1, Ok(found(Some(paused())))));
+    assert_eq!(answer(&effects, 1), unwritten(true));
+    assert!(!run.opened(2) && run.says("RunPaused"));
+
+    run.tell(Message::Order(2, order(Wish::Resume)));
+    let effects = run.tell(Message::Held(2, Ok(found(None))));
+    assert_eq!(answer(&effects, 2), unwritten(false));
+    assert!(run.opened(2) && run.says("RunResumed"));
 }
 
 #[test]
@@ -132,7 +171,7 @@ fn a_coordinator_that_is_started_anew_finds_the_run_paused() {
     run.tell(Message::Start(Box::new(before), None));
     assert!(!run.opened(4) && run.says("RunPaused"));
     run.tell(Message::Order(1, order(Wish::Resume)));
-    run.tell(Message::Held(1, Ok(())));
+    run.tell(Message::Held(1, Ok(Held::default())));
     assert!(run.opened(4));
 }
 
