@@ -16,4 +16,5 @@ mod kills;
 mod leave;
 mod promotion;
 mod replay;
+mod service;
 mod together;
