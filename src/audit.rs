@@ -1,6 +1,8 @@
 //! The record on disk, asked from outside: where copies are, whether they are one record, whether the models that they tell are the models that
 //! are kept. What is decided is in [`tombolo_core::record::audit`].
 
+pub mod recompute;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};

@@ -381,6 +381,14 @@ impl Federation {
         Some(built.layout.len())
     }
 
+    /// What rounds are computed with, and where their states lie.
+    pub(crate) fn built(&self) -> Result<(Built, Store), FederationError> {
+        let first = self.plan().coordinator.clone();
+        let built = self.blueprint.clone().build(&first);
+        let built = built.map_err(FederationError::Machine)?;
+        Ok((built, self.store()?))
+    }
+
     /// Makes a development PKI if there is none, and checks what would stop the nodes from starting, without starting them.
     ///
     /// # Errors

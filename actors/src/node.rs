@@ -11,6 +11,7 @@ mod granted;
 mod heal;
 pub mod keep;
 mod obtain;
+pub mod retain;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,7 +39,7 @@ use tombolo_core::authorize::{Part, authorize};
 use tombolo_core::event::{Event, Vitals};
 use tombolo_core::gateway::{self, Gateway};
 use tombolo_core::heartbeat::Verdict;
-use tombolo_core::ids::{NodeId, Round};
+use tombolo_core::ids::{Attempt, NodeId, Round};
 use tombolo_core::member::{self, Export, Member};
 use tombolo_core::membership::Word;
 use tombolo_core::policy;
@@ -222,6 +223,8 @@ pub struct Node {
     bench: Option<Bench>,
     shop: Option<Shop>,
     obtain: Option<(Round, Option<Hash>, Hash)>,
+    /// The contribution that was retained last.
+    retained: Option<(Round, Attempt)>,
     /// The model that is wanted now: a transfer of another one ends.
     wanted: watch::Sender<Option<Hash>>,
     /// As `up`, for transfers under way.
@@ -246,6 +249,7 @@ impl Node {
             bench: None,
             shop: Some(Shop::default()),
             obtain: None,
+            retained: None,
             wanted: watch::Sender::new(None),
             reach: watch::Sender::default(),
         }

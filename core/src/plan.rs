@@ -495,6 +495,8 @@ pub struct CheckpointPlan {
     pub every: u64,
     /// How long a node trains before it writes down where it is.
     pub snapshot: Duration,
+    /// Of how many rounds each domain's gateway keeps what it contributed.
+    pub retain_contributions: u64,
 }
 
 impl Plan {

@@ -1,4 +1,7 @@
-//! `tombolo audit show|verify|prove DIR`: what the record says, whether it is what was signed, and the proof of one leaf.
+//! `tombolo audit show|verify|prove|recompute DIR`: what the record says, whether it is what was signed, the proof of one leaf, and the models
+//! computed again from what domains have contributed.
+
+mod recompute;
 
 use std::fs::File;
 use std::io::Read;
@@ -35,6 +38,8 @@ enum What {
     Verify(Verify),
     /// Prove that the record says something, to whoever holds only its checkpoint.
     Prove(Prove),
+    /// Compute the models of rounds again from what the sites' gateways have retained, and compare them with the record.
+    Recompute(recompute::Recompute),
 }
 
 #[derive(Debug, Args)]
@@ -92,6 +97,7 @@ impl Audit {
                 _ => verify.run(common),
             },
             What::Prove(prove) => prove.run(common),
+            What::Recompute(recompute) => recompute.run(common),
         }
     }
 }
@@ -113,8 +119,12 @@ fn places(dir: &Path) -> Result<Vec<Place>, FederationError> {
 /// The longest copy of a folder: the others are older.
 fn longest(common: &Common, dir: &Path) -> Result<Vec<String>, Exit> {
     let places = places(dir).map_err(|error| refuse(common, error))?;
+    longest_of(common, &places)
+}
+
+fn longest_of(common: &Common, places: &[Place]) -> Result<Vec<String>, Exit> {
     let mut read = Vec::new();
-    for place in &places {
+    for place in places {
         let signed = place.signed().map_err(|reason| {
             fail(common, &format!("{}: {reason}", place.name()));
             Exit::Failed

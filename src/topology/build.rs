@@ -182,6 +182,7 @@ fn checkpoint(section: &Section, folder: &Path) -> CheckpointPlan {
         store,
         every: section.whole("every"),
         snapshot: section.duration("snapshot"),
+        retain_contributions: section.whole("retain_contributions"),
     }
 }
 

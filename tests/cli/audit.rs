@@ -1,6 +1,6 @@
 //! `tombolo audit`: what the record of a real run says, what changes of it are found, and the proof of one leaf.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -147,4 +147,106 @@ fn one_leaf_is_proven_with_nothing_but_the_checkpoint() {
     );
     workspace.run("audit prove state --round 9").expect(1);
     workspace.run("audit verify nowhere").expect(1);
+}
+
+/// A run of so many rounds whose gateways keep what they sent, with a rule and an outer optimizer.
+fn retaining(rule: &str, settings: &str) -> Workspace {
+    let topology = pinned(4);
+    assert!(!topology.contains("[checkpoint]") && !topology.contains("[outer]"));
+    let topology = topology.replace("kind = \"fedavg\"", &format!("kind = \"{rule}\""));
+    assert!(topology.contains(rule), "{topology}");
+    let workspace = Workspace::new(&format!("{topology}\n{settings}"));
+    workspace.run("run topology.toml").expect(0);
+    workspace
+}
+
+const RECOMPUTE: &str = "audit recompute state --topology topology.toml";
+
+fn outcomes(output: &Output) -> Vec<(u64, String)> {
+    let rounds = output.events("recomputed").into_iter();
+    let pair = |round: Value| {
+        let outcome = round["outcome"].as_str().unwrap().to_owned();
+        (round["round"].as_u64().unwrap(), outcome)
+    };
+    rounds.map(pair).collect()
+}
+
+/// The files of what a gateway has retained, the oldest first.
+fn retained(folder: &Path) -> Vec<PathBuf> {
+    let entries = folder.join("retained").read_dir().unwrap();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn models_come_out_again_from_what_gateways_have_retained() {
+    let keeps = "[checkpoint]\nretain_contributions = 9";
+    let outer = "[outer]\noptimizer = \"nesterov\"\nlearning_rate = 0.7\n";
+    for (rule, outer) in [("fedavg", outer), ("median", "")] {
+        let workspace = retaining(rule, &format!("{outer}{keeps}"));
+        let output = workspace.run(RECOMPUTE).expect(0);
+        let rounds = outcomes(&output);
+        assert!(rounds.len() >= 3, "{output:#?}");
+        assert!(
+            rounds.iter().all(|(_, outcome)| outcome == "same"),
+            "{output:#?}"
+        );
+        let text = workspace.text(RECOMPUTE).expect(0).lines.join("\n");
+        assert!(text.contains("round 2: the same model"), "{text}");
+    }
+}
+
+#[test]
+fn a_contribution_that_was_changed_since_is_named_with_its_domain() {
+    let workspace = retaining("fedavg", "[checkpoint]\nretain_contributions = 2");
+    // Of the last two rounds only.
+    let output = workspace.run(RECOMPUTE).expect(0);
+    let words: Vec<String> = outcomes(&output).into_iter().map(|(_, it)| it).collect();
+    assert_eq!(words[..2], ["missing", "missing"], "{output:#?}");
+    assert!(words[2..].iter().all(|word| word == "same"), "{output:#?}");
+    let absent = &output.events("recomputed")[0];
+    assert_eq!(absent["domains"].as_array().unwrap().len(), 3, "{absent}");
+
+    let plant = node(&workspace, "plant.gate");
+    let files = retained(&plant);
+    assert_eq!(files.len(), 2, "{files:?}");
+    let whole = std::fs::read(&files[0]).unwrap();
+    let of_third = format!("{RECOMPUTE} --round 3");
+    let head = whole.iter().position(|byte| *byte == b'\n').unwrap();
+    let other = |from: &str, to: &str| {
+        let text = String::from_utf8(whole[..head].to_vec()).unwrap();
+        assert!(text.contains(from), "{text}");
+        let mut changed = text.replacen(from, to, 1).into_bytes();
+        changed.extend_from_slice(&whole[head..]);
+        changed
+    };
+    let mut bit = whole.clone();
+    bit[head + 1000] ^= 1;
+    for (what, bytes) in [
+        ("a bit", bit),
+        ("an end", whole[..whole.len() - 4].to_vec()),
+        ("more", [&whole[..], &[0]].concat()),
+        ("a weight", other("\"weight\":", "\"weight\":1")),
+        ("an exponent", other("\"exponent\":", "\"exponent\":1")),
+        ("nothing that reads", b"nothing".to_vec()),
+    ] {
+        std::fs::write(&files[0], bytes).unwrap();
+        let output = workspace.run(&of_third).expect(1);
+        let found = &output.events("recomputed")[0];
+        assert_eq!(found["outcome"], "differs", "{what}: {output:#?}");
+        assert_eq!(
+            found["domains"],
+            serde_json::json!(["plant"]),
+            "{what}: {output:#?}"
+        );
+    }
+    std::fs::remove_file(&files[0]).unwrap();
+    let found = &workspace.run(&of_third).expect(1).events("recomputed")[0].clone();
+    assert_eq!(
+        (&found["outcome"], &found["domains"]),
+        (&"missing".into(), &serde_json::json!(["plant"]))
+    );
+    std::fs::write(&files[0], &whole).unwrap();
+    workspace.run(&of_third).expect(0);
 }

@@ -119,6 +119,7 @@ pub fn plan(folder: &Path) -> Plan {
             store: None,
             every: 1,
             snapshot: Duration::from_secs(10),
+            retain_contributions: 0,
         },
         policy: Default::default(),
     }

@@ -82,6 +82,7 @@ pub fn defaults() -> Plan {
             store: None,
             every: 1,
             snapshot: Duration::from_secs(10),
+            retain_contributions: 0,
         },
         policy: Default::default(),
     }

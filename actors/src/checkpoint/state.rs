@@ -228,6 +228,27 @@ pub(super) fn verify(
     Ok((size + model.len() as u64, model))
 }
 
+/// Reads a state whatever its layout: its elements in order, every byte verified.
+pub(super) fn whole(
+    files: &dyn Files,
+    folder: &str,
+    record: &RoundRecord,
+) -> Result<(Vec<f32>, OuterState), CheckpointError> {
+    let (_, bytes) = verify(files, folder, record)?;
+    let path = format!("{folder}/{MODEL}");
+    let (header, _) =
+        SafeTensors::read_metadata(&bytes).map_err(|error| damaged(&path, error.to_string()))?;
+    let bytes = &bytes[8 + header..];
+    let mut model = vec![0.0; bytes.len() / 4];
+    decode(bytes, &mut model);
+    let manifest = manifest(files, folder, record)?;
+    let outer = match manifest.files.contains_key(OUTER) {
+        true => read_outer(files, folder, &manifest)?,
+        false => Vec::new(),
+    };
+    Ok((model, outer))
+}
+
 fn other_model(found: Hash, record: &RoundRecord) -> String {
     let expected = record.model_hash;
     format!("its model has hash {found}, the commit record says {expected}")

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::store::{STATES_KEPT, Store, folder_of, gaps, missing};
-use super::{CheckpointError, CommitRecord, damaged, json, state};
+use super::{CheckpointError, CommitRecord, OuterState, damaged, json, state};
 use tombolo_core::ids::Round;
 
 /// Everything that was written down.
@@ -128,6 +128,15 @@ impl Store {
             Err(_) if !self.list("states")?.contains(name) => Kept::Removed,
             Err(error) => Kept::Damaged(error),
         })
+    }
+
+    /// The model that a round has committed, element by element, and the outer optimizer's state after it, verified. Blocks.
+    ///
+    /// # Errors
+    /// The round has no state, or it is damaged.
+    pub fn state(&self, round: Round) -> Result<(Vec<f32>, OuterState), CheckpointError> {
+        let record = self.record(round)?;
+        state::whole(self.files.as_ref(), &folder_of(&record), &record.record)
     }
 
     /// The file of the model that a round has committed, verified. Blocks.

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::obtain::{Draft, Shown, Watch, obtain};
+use super::retain;
 use crate::collective::{self, Collective, region_ref};
 use crate::coordinator;
 use crate::env::{Work, work};
@@ -22,7 +23,7 @@ use tombolo_core::member;
 use tombolo_core::outline::Outline;
 use tombolo_core::view::View;
 use tombolo_core::wait_for::{Party, What};
-use tombolo_core::wire::{Commit, Control, ModelRef, Object};
+use tombolo_core::wire::{Commit, Contribution, Control, ModelRef, Object};
 use tombolo_fabric::Region;
 
 /// A rank that lives and answers nothing for so many heartbeat limits, and the time that its bytes take on a slow machine, does not work.
@@ -275,6 +276,7 @@ impl Node {
                 if let Control::Contribute(contribution) = &control {
                     let sent = record::Message::Sent(Box::new(contribution.clone()));
                     self.setup.record.deliver(sent);
+                    self.retain(cx, contribution);
                     self.offer(
                         &coordinator,
                         Object::Contribution(contribution.round, contribution.attempt),
@@ -302,6 +304,34 @@ impl Node {
             }
             gateway::Effect::Finished(_) => {}
         }
+    }
+
+    /// Keeps what is sent for whoever wants to compute the round again, if the file says so.
+    fn retain(&mut self, cx: &mut Cx<Self>, contribution: &Contribution) {
+        let rounds = self.setup.stage.plan.checkpoint.retain_contributions;
+        let of = (contribution.round, contribution.attempt);
+        let object = Object::Contribution(of.0, of.1);
+        if rounds == 0 || self.retained == Some(of) {
+            return;
+        }
+        let Some(bytes) = self.setup.shelf.find(object) else {
+            return;
+        };
+        self.retained = Some(of);
+        let env = self.setup.stage.env.clone();
+        let (files, contribution) = (env.files(), contribution.clone());
+        let kept = work(env.as_ref(), Work::Bytes(bytes.len() as u64), move || {
+            retain::keep(files.as_ref(), &contribution, &bytes, rounds)
+        });
+        later(cx, kept, |node, kept, _| {
+            let error = match kept {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => error.to_string(),
+                Err(panicked) => panicked.to_string(),
+            };
+            let node = node.me();
+            tracing::warn!(%node, error, "the domain's contribution is not retained: the round cannot be computed again without it");
+        });
     }
 
     /// Has the domain's contribution made, and keeps it for the coordinator to fetch.

@@ -354,6 +354,7 @@ fn plan() -> Plan {
             store: None,
             every: 1,
             snapshot: Duration::from_secs(10),
+            retain_contributions: 0,
         },
         policy: Default::default(),
     }

@@ -186,6 +186,7 @@ impl Coordinator {
         let answer = match result {
             Err(reason) => Err(NotObeyed::Unwritten {
                 reason: clip(reason),
+                paused: self.orders.is_paused(),
             }),
             Ok(()) => {
                 let (open, topology) = (self.ending_round(), amending.amendment.topology);

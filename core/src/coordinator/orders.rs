@@ -168,6 +168,10 @@ impl Orders {
         self.paused = paused;
     }
 
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused.is_some()
+    }
+
     /// Whether a round may not be opened.
     pub(super) fn is_held(&self) -> bool {
         let held = self.paused.is_some() || self.writing.is_some();

@@ -77,6 +77,7 @@ pub fn plan(sizes: &[usize]) -> Plan {
             store: None,
             every: 1,
             snapshot: Duration::from_secs(10),
+            retain_contributions: 0,
         },
         policy: Default::default(),
     }

@@ -94,6 +94,9 @@ _tombolo() {
             tombolo__subcmd__audit,prove)
                 cmd="tombolo__subcmd__audit__subcmd__prove"
                 ;;
+            tombolo__subcmd__audit,recompute)
+                cmd="tombolo__subcmd__audit__subcmd__recompute"
+                ;;
             tombolo__subcmd__audit,show)
                 cmd="tombolo__subcmd__audit__subcmd__show"
                 ;;
@@ -105,6 +108,9 @@ _tombolo() {
                 ;;
             tombolo__subcmd__audit__subcmd__help,prove)
                 cmd="tombolo__subcmd__audit__subcmd__help__subcmd__prove"
+                ;;
+            tombolo__subcmd__audit__subcmd__help,recompute)
+                cmd="tombolo__subcmd__audit__subcmd__help__subcmd__recompute"
                 ;;
             tombolo__subcmd__audit__subcmd__help,show)
                 cmd="tombolo__subcmd__audit__subcmd__help__subcmd__show"
@@ -337,6 +343,9 @@ _tombolo() {
             tombolo__subcmd__help__subcmd__audit,prove)
                 cmd="tombolo__subcmd__help__subcmd__audit__subcmd__prove"
                 ;;
+            tombolo__subcmd__help__subcmd__audit,recompute)
+                cmd="tombolo__subcmd__help__subcmd__audit__subcmd__recompute"
+                ;;
             tombolo__subcmd__help__subcmd__audit,show)
                 cmd="tombolo__subcmd__help__subcmd__audit__subcmd__show"
                 ;;
@@ -461,7 +470,7 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__audit)
-            opts="-h --state --format --help show verify prove help"
+            opts="-h --state --format --help show verify prove recompute help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -483,7 +492,7 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__audit__subcmd__help)
-            opts="show verify prove help"
+            opts="show verify prove recompute help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -511,6 +520,20 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__audit__subcmd__help__subcmd__prove)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__audit__subcmd__help__subcmd__recompute)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -564,6 +587,36 @@ _tombolo() {
                     return 0
                     ;;
                 --node)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__audit__subcmd__recompute)
+            opts="-h --topology --round --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --topology)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --round)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1867,7 +1920,7 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__help__subcmd__audit)
-            opts="show verify prove"
+            opts="show verify prove recompute"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1881,6 +1934,20 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__help__subcmd__audit__subcmd__prove)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__audit__subcmd__recompute)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

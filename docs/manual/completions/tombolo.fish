@@ -115,14 +115,15 @@ complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_s
 complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_seen_subcommand_from help" -f -a "verify" -d 'Read every file back; fails if one is not what it was, and names it'
 complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_seen_subcommand_from help" -f -a "restore" -d 'Copy the model of a round out, as a safetensors file'
 complete -c tombolo -n "__fish_tombolo_using_subcommand checkpoint; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove help" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
-complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove help" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove recompute help" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove recompute help" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
 json\t'One JSON object a line'"
-complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove help" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove help" -f -a "show" -d 'Show what the record says, leaf by leaf'
-complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove help" -f -a "verify" -d 'Verify every leaf, root and signature of one or several sites\' copies, and that they are one record; names what is not'
-complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove help" -f -a "prove" -d 'Prove that the record says something, to whoever holds only its checkpoint'
-complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove recompute help" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove recompute help" -f -a "show" -d 'Show what the record says, leaf by leaf'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove recompute help" -f -a "verify" -d 'Verify every leaf, root and signature of one or several sites\' copies, and that they are one record; names what is not'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove recompute help" -f -a "prove" -d 'Prove that the record says something, to whoever holds only its checkpoint'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove recompute help" -f -a "recompute" -d 'Compute the models of rounds again from what the sites\' gateways have retained, and compare them with the record'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and not __fish_seen_subcommand_from show verify prove recompute help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from show" -l round -d 'Only what is about that round' -r
 complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from show" -l node -d 'Only what names that node, as `domain/name`' -r
 complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from show" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
@@ -142,9 +143,16 @@ complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_s
 complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from prove" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
 json\t'One JSON object a line'"
 complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from prove" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from recompute" -l topology -d 'The topology of the run: its rule and its outer optimizer, and where the coordinator\'s states lie' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from recompute" -l round -d 'That round alone' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from recompute" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from recompute" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from recompute" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from help" -f -a "show" -d 'Show what the record says, leaf by leaf'
 complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from help" -f -a "verify" -d 'Verify every leaf, root and signature of one or several sites\' copies, and that they are one record; names what is not'
 complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from help" -f -a "prove" -d 'Prove that the record says something, to whoever holds only its checkpoint'
+complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from help" -f -a "recompute" -d 'Compute the models of rounds again from what the sites\' gateways have retained, and compare them with the record'
 complete -c tombolo -n "__fish_tombolo_using_subcommand audit; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c tombolo -n "__fish_tombolo_using_subcommand doctor" -l name -d 'The nodes that are to run here, as `domain/name`; default: those whose certificates are here' -r
 complete -c tombolo -n "__fish_tombolo_using_subcommand doctor" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
@@ -421,6 +429,7 @@ complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_su
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from audit" -f -a "show" -d 'Show what the record says, leaf by leaf'
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from audit" -f -a "verify" -d 'Verify every leaf, root and signature of one or several sites\' copies, and that they are one record; names what is not'
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from audit" -f -a "prove" -d 'Prove that the record says something, to whoever holds only its checkpoint'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from audit" -f -a "recompute" -d 'Compute the models of rounds again from what the sites\' gateways have retained, and compare them with the record'
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from explain" -f -a "round" -d 'What a round spent its time on, who is not in it and why'
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from explain" -f -a "node" -d 'How a node\'s rounds went, what it is weighed and what happened to it'
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from explain" -f -a "link" -d 'What two nodes saw of each other'

@@ -314,5 +314,11 @@ pub(in crate::topology) static CHECKPOINT: Table = Table {
             "How long a node trains before it writes down where it is.",
         )
         .or("\"10s\""),
+        key(
+            "retain_contributions",
+            Whole(0, ROUNDS_MAX),
+            "Of how many rounds each domain's gateway keeps what it contributed, for `tombolo audit recompute`.",
+        )
+        .or("0"),
     ],
 };

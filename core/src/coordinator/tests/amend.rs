@@ -122,6 +122,7 @@ fn what_cannot_be_written_down_is_not_amended() {
     let effects = run.tell(Message::Amended(1, Err("disk full".into())));
     let unwritten = Err(NotObeyed::Unwritten {
         reason: "disk full".into(),
+        paused: false,
     });
     assert_eq!(answer(&effects, 1), Some(unwritten));
     run.tell(Message::Committed(1, Ok(())));
