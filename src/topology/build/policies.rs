@@ -137,28 +137,30 @@ fn rule(
 /// Whom an identity names; who is not in the topology may come to be.
 fn who(item: &Item, federation: &str, mistakes: &mut Mistakes) -> Option<Who> {
     let text = item.text();
-    let parsed = match text.starts_with("spiffe:") {
-        true => spiffe::parse(federation, text)
-            .map(Who::Node)
-            .map_err(|fault| fault.to_string()),
-        false => text.parse::<Who>(),
+    let (parsed, expected) = match text.starts_with("spiffe:") {
+        true => (
+            spiffe::parse(federation, text).map(Who::Node).ok(),
+            "expected a node of this federation",
+        ),
+        false => (
+            text.parse().ok(),
+            "expected a node, all nodes of a domain, or everybody",
+        ),
     };
-    match parsed {
-        Ok(who) => Some(who),
-        Err(why) => {
-            mistakes.push(
-                Mistake::at(
-                    &item.span,
-                    format!("this identity names nobody: {}", shown(&why)),
-                )
-                .label("expected a node, a domain or everybody")
-                .help(
-                    "write \"plant/c\", \"plant/*\", \"*\" or \"spiffe://plant.FEDERATION/node/c\"",
-                ),
-            );
-            None
-        }
+    if parsed.is_none() {
+        mistakes.push(
+            Mistake::at(
+                &item.span,
+                format!("the identity {:?} names nobody", shown(text)),
+            )
+            .label(expected)
+            .help(format!(
+                "write \"plant/c\", \"plant/*\", \"*\" or \"spiffe://plant.{}/node/c\"",
+                shown(federation)
+            )),
+        );
     }
+    parsed
 }
 
 /// Refuses policies with which no round could ever be.
