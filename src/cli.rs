@@ -37,6 +37,8 @@ mod node;
 mod notify;
 mod order;
 mod output;
+#[cfg(feature = "manual")]
+mod outputs;
 mod policy;
 mod processes;
 mod promote;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 
-use super::{Arguments, Common, Exit, output};
+use super::{Arguments, Common, Exit, output, outputs};
 
 /// Arguments of `manual`.
 #[derive(Debug, Args)]
@@ -17,7 +17,7 @@ pub struct Manual {
 }
 
 impl Manual {
-    /// Writes man pages, completions and the table of exit codes.
+    /// Writes man pages, completions, schemas of what is printed in JSON, and the table of exit codes.
     pub fn run(&self, common: &Common) -> Exit {
         match write(&self.folder) {
             Ok(()) => Exit::Done,
@@ -39,6 +39,11 @@ fn write(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(&completions)?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         clap_complete::generate_to(shell, &mut command, "tombolo", &completions)?;
+    }
+    let schemas = folder.join("schemas");
+    fs::create_dir_all(&schemas)?;
+    for (name, schema) in outputs::schemas() {
+        fs::write(schemas.join(name), format!("{schema:#}\n"))?;
     }
     fs::write(folder.join("exit-codes.md"), exit_codes())
 }

@@ -25,6 +25,7 @@ mod processes;
 mod records;
 mod resume;
 mod runs;
+mod schemas;
 mod status;
 mod terminal;
 mod top;

@@ -123,7 +123,7 @@ fn a_map_out_of_order_or_with_an_entry_twice_is_refused() {
     let entry = |domain: &str, node: &str| (domain.to_owned(), node.to_owned());
     // A map is a list of pairs, as far as its bytes go.
     let view = |gateways: Vec<(String, String)>| {
-        let kind = 4_u32.to_le_bytes().to_vec();
+        let kind = 5_u32.to_le_bytes().to_vec();
         let out: Vec<(String, u32)> = Vec::new();
         let rest = codec::encode(&(1_u64, "hq/a".to_owned(), gateways, out)).unwrap();
         codec::decode::<Control>(&[kind, rest].concat())
