@@ -11,6 +11,7 @@ mod page;
 mod peers;
 mod results;
 mod rivals;
+mod s3;
 mod serializers;
 mod tools;
 mod webdriver;
@@ -289,6 +290,13 @@ const COMPARISONS: &[Comparison] = &[
         variables: tools::VARIABLES,
         prepare: tools::prepare,
         lines: tools::lines,
+    },
+    Comparison {
+        name: "s3",
+        shows: "The coordinator's records on an S3-compatible server (moto), uploads refused in mid-run: no round is lost and the model is that of a run in a folder; a changed object is refused by name, and the state before it is restored.",
+        variables: s3::VARIABLES,
+        prepare: s3::prepare,
+        lines: s3::lines,
     },
     Comparison {
         name: "allreduce",
