@@ -55,6 +55,9 @@ _tombolo() {
             tombolo,pause)
                 cmd="tombolo__subcmd__pause"
                 ;;
+            tombolo,policy)
+                cmd="tombolo__subcmd__policy"
+                ;;
             tombolo,promote)
                 cmd="tombolo__subcmd__promote"
                 ;;
@@ -307,6 +310,9 @@ _tombolo() {
             tombolo__subcmd__help,pause)
                 cmd="tombolo__subcmd__help__subcmd__pause"
                 ;;
+            tombolo__subcmd__help,policy)
+                cmd="tombolo__subcmd__help__subcmd__policy"
+                ;;
             tombolo__subcmd__help,promote)
                 cmd="tombolo__subcmd__help__subcmd__promote"
                 ;;
@@ -415,6 +421,21 @@ _tombolo() {
             tombolo__subcmd__help__subcmd__explain,round)
                 cmd="tombolo__subcmd__help__subcmd__explain__subcmd__round"
                 ;;
+            tombolo__subcmd__help__subcmd__policy,explain)
+                cmd="tombolo__subcmd__help__subcmd__policy__subcmd__explain"
+                ;;
+            tombolo__subcmd__policy,explain)
+                cmd="tombolo__subcmd__policy__subcmd__explain"
+                ;;
+            tombolo__subcmd__policy,help)
+                cmd="tombolo__subcmd__policy__subcmd__help"
+                ;;
+            tombolo__subcmd__policy__subcmd__help,explain)
+                cmd="tombolo__subcmd__policy__subcmd__help__subcmd__explain"
+                ;;
+            tombolo__subcmd__policy__subcmd__help,help)
+                cmd="tombolo__subcmd__policy__subcmd__help__subcmd__help"
+                ;;
             *)
                 ;;
         esac
@@ -422,7 +443,7 @@ _tombolo() {
 
     case "${cmd}" in
         tombolo)
-            opts="-h -V --state --format --help --version run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume amend readmit certs bench schema new manual help"
+            opts="-h -V --state --format --help --version run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume amend readmit certs policy bench schema new manual help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1892,7 +1913,7 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__help)
-            opts="run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume amend readmit certs bench schema new manual help"
+            opts="run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume amend readmit certs policy bench schema new manual help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2437,6 +2458,34 @@ _tombolo() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        tombolo__subcmd__help__subcmd__policy)
+            opts="explain"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__policy__subcmd__explain)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         tombolo__subcmd__help__subcmd__promote)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -2692,6 +2741,108 @@ _tombolo() {
                     COMPREPLY=($(compgen -W "text json" -- "${cur}"))
                     return 0
                     ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__policy)
+            opts="-h --state --format --help explain help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__policy__subcmd__explain)
+            opts="-h --site --identity --action --slice --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --site)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --identity)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --action)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --slice)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__policy__subcmd__help)
+            opts="explain help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__policy__subcmd__help__subcmd__explain)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__policy__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 *)
                     COMPREPLY=()
                     ;;
