@@ -11,18 +11,19 @@ mod granted;
 mod heal;
 pub mod keep;
 mod obtain;
+mod presence;
 pub mod retain;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::{SetOnce, watch};
 
 use self::as_gateway::Shop;
 use self::bench::{Bench, Initial, bench};
 pub use self::consider::Ahead;
+pub use self::presence::Presence;
 use crate::clock_sync;
 use crate::collective;
 use crate::coordinator::{self, TrainerFactory};
@@ -45,10 +46,9 @@ use tombolo_core::membership::Word;
 use tombolo_core::policy;
 use tombolo_core::tensor::{Hash, Layout};
 use tombolo_core::text::clip;
-use tombolo_core::time::Micros;
 use tombolo_core::trainer::Domain;
 use tombolo_core::view::Seen;
-use tombolo_core::waiting::{self, Patience};
+use tombolo_core::waiting;
 use tombolo_core::wire::Control;
 
 /// What it takes.
@@ -75,42 +75,6 @@ pub enum Message {
 
 /// Why a node that was told to leave has left: nobody waits for it, nothing of it is needed any more.
 pub const DEPARTED: &str = "it left as it was told to";
-
-/// Whether a node is there for the others, and how long it goes on without any; outlives the actor.
-#[derive(Debug)]
-pub struct Presence {
-    joined: AtomicBool,
-    leaves: AtomicBool,
-    /// How often it became its domain's gateway.
-    terms: AtomicU64,
-    patience: Mutex<Patience>,
-}
-
-impl Presence {
-    /// A node that nobody has seen yet.
-    pub fn new(patience: Patience) -> Self {
-        Presence {
-            joined: AtomicBool::new(false),
-            leaves: AtomicBool::new(false),
-            terms: AtomicU64::new(0),
-            patience: Mutex::new(patience),
-        }
-    }
-
-    /// How long it still waits for somebody who leads it, if it does and that ends.
-    pub fn left(&self, now: Micros) -> Option<Duration> {
-        self.patience().left(now)
-    }
-
-    fn patience(&self) -> MutexGuard<'_, Patience> {
-        self.patience.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether anybody may wait for it: it has been in touch with who gives it work.
-    pub fn has_joined(&self) -> bool {
-        self.joined.load(Ordering::Relaxed)
-    }
-}
 
 /// What a node needs.
 #[derive(Clone)]

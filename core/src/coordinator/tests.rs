@@ -15,11 +15,15 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::*;
-use crate::event::RoundState;
+use crate::aggregate::Report;
+use crate::aggregate::feedback::Drift;
+use crate::event::{Finished, RoundRecord, RoundState};
+use crate::ids::{Attempt, Epoch};
 use crate::machine::Outcome as Out;
+use crate::membership::NotLifted;
 use crate::plan::Quorum;
 use crate::plan::samples::{layout, plan};
-use crate::wire::Answer;
+use crate::wire::{Answer, Contribution};
 
 // ---- opening ----
 
