@@ -67,7 +67,7 @@ fn one_question_is_answered_by_a_sentence_and_all_by_a_table() {
     let workspace = Workspace::new(COAST);
     let says = |arguments: &str| {
         let output = workspace.text(&format!("policy explain topology.toml {arguments}"));
-        output.expect(0).text().trim_end().to_owned()
+        output.expect(0).lines.join("\n").trim_end().to_owned()
     };
     assert_eq!(
         says(
