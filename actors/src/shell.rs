@@ -2,10 +2,11 @@
 //!
 //! actix gives a fast local mailbox and no more: its capacity is bypassed by `do_send`, by every clone of an address and by every `send()`
 //! future, its loop has no budget, and its supervisor dies with a panic. So callers never see an address. They hold a [`Handle`]: a bounded
-//! queue, in front of a task that owns the actor's life. That task puts a message into the mailbox only with one of [`WINDOW`] permits,
-//! which rides in the message and is dropped when it has been handled; so however callers send, the mailbox is bounded, and a flood yields
-//! to timers after a few messages. When the actor panics the task waits (backoff with seeded jitter), builds it again from its factory, and
-//! delivers again what had not been begun. The message that was being handled is gone; whoever asked gets an error.
+//! queue, in front of a task that owns the actor's life. That task takes up to [`WINDOW`] messages at once out of the queue and puts them into
+//! the mailbox as one batch, whose permit is dropped when all of them have been handled; so however callers send, the mailbox is bounded, a
+//! wake-up is paid once a batch, and a flood yields to timers after a few messages. When the actor panics the task waits (backoff with seeded
+//! jitter), builds it again from its factory, and delivers again what had not been begun. The message that was being handled is gone; whoever
+//! asked gets an error.
 //!
 //! There are permits for messages and none for bytes, because no message holds many: tensors travel as handles, and the largest control
 //! message is bounded by the wire's limit. Bytes are budgeted where they lie: a link's outbox, quinn's windows, the pool of slabs.
@@ -15,7 +16,7 @@ use std::fmt;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use actix::{ActorFutureExt, AsyncContext};
@@ -30,7 +31,7 @@ use tombolo_core::policy::{self, Verdict};
 use tombolo_core::text::clip;
 use tombolo_core::wait_for::{Party, What};
 
-/// Messages in a mailbox at once: enough to keep an actor busy while its queue is refilled, few enough that handling all of them does not
+/// Messages in a mailbox at once, as one batch: enough to keep an actor busy while its queue is refilled, few enough that handling all of them does not
 /// make a timer on the same thread late.
 pub const WINDOW: usize = 16;
 
@@ -180,13 +181,17 @@ impl<A: Actor> actix::Actor for Shell<A> {
     }
 }
 
-/// A message until it is begun.
-type Slot<M> = Arc<Mutex<Option<Parcel<M>>>>;
+/// Messages until they are begun.
+type Batch<M> = Arc<Mutex<VecDeque<Parcel<M>>>>;
 
-/// A message on its way, with the permit that let it in.
+/// A batch on its way, with the permit that let it in.
 struct Carried<M> {
-    slot: Slot<M>,
+    batch: Batch<M>,
     _permit: OwnedSemaphorePermit,
+}
+
+fn lock<M>(batch: &Batch<M>) -> MutexGuard<'_, VecDeque<Parcel<M>>> {
+    batch.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 enum Parcel<M> {
@@ -209,18 +214,23 @@ impl<A: Actor> actix::Handler<Carried<A::Message>> for Shell<A> {
     type Result = ();
 
     fn handle(&mut self, carried: Carried<A::Message>, cx: &mut Self::Context) {
-        let parcel = carried
-            .slot
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        match parcel {
-            Some(Parcel::Message(message)) => self.actor.handle(message, cx),
-            // Without the panic hook: whoever asked for it knows of it.
-            Some(Parcel::Panic(reason)) => std::panic::resume_unwind(Box::new(reason)),
-            Some(Parcel::Wait(passing)) => pause(cx, passing(), |_, (), _| {}),
-            Some(Parcel::Pass(reply)) => reply.send(()),
-            None => {}
+        loop {
+            let parcel = lock(&carried.batch).pop_front();
+            match parcel {
+                Some(Parcel::Message(message)) => self.actor.handle(message, cx),
+                // Without the panic hook: whoever asked for it knows of it.
+                Some(Parcel::Panic(reason)) => std::panic::resume_unwind(Box::new(reason)),
+                Some(Parcel::Wait(passing)) => pause(cx, passing(), |_, (), _| {}),
+                Some(Parcel::Pass(reply)) => reply.send(()),
+                None => return,
+            }
+            if cx.waiting() {
+                // What the actor waits for comes before the rest.
+                if !lock(&carried.batch).is_empty() {
+                    cx.address().do_send(carried);
+                }
+                return;
+            }
         }
     }
 }
@@ -487,7 +497,9 @@ async fn live<A: Actor>(
     mut queue: mpsc::Receiver<Parcel<A::Message>>,
 ) {
     let key = &party.key;
-    let mut begun: VecDeque<Slot<A::Message>> = VecDeque::new();
+    // What was taken out of the queue and is not begun.
+    let batch: Batch<A::Message> = Arc::default();
+    let mut taken = Vec::with_capacity(WINDOW);
     let mut restarts: VecDeque<tombolo_core::time::Micros> = VecDeque::new();
     let mut rng = stage.env.rng(&format!("supervise {} {key}", A::NAME));
     loop {
@@ -503,21 +515,16 @@ async fn live<A: Actor>(
             };
             context.into_future(shell).await;
         })));
-        let permits = Arc::new(Semaphore::new(WINDOW));
-        begun.retain(|slot| {
-            slot.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .is_some()
-        });
-        for slot in &begun {
-            let permit = permits
-                .clone()
-                .try_acquire_owned()
-                .expect("at most WINDOW messages were begun");
-            address.do_send(Carried {
-                slot: slot.clone(),
-                _permit: permit,
-            });
+        // One batch at a time: its permit comes back when it has been handled.
+        let permits = Arc::new(Semaphore::new(1));
+        let send = |permit| {
+            let batch = batch.clone();
+            let _permit = permit;
+            address.do_send(Carried { batch, _permit });
+        };
+        let is_left = !lock(&batch).is_empty();
+        if is_left && let Ok(permit) = permits.clone().try_acquire_owned() {
+            send(permit);
         }
         let end = loop {
             let next = async {
@@ -526,17 +533,17 @@ async fn live<A: Actor>(
                     .acquire_owned()
                     .await
                     .expect("the semaphore is never closed");
-                (queue.recv().await, permit)
+                (queue.recv_many(&mut taken, WINDOW).await, permit)
             };
             tokio::select! {
                 biased;
                 end = &mut life.0 => break end,
-                (parcel, permit) = next => {
-                    let Some(parcel) = parcel else { return };
-                    begun.retain(|slot| Arc::strong_count(slot) > 1);
-                    let slot = Arc::new(Mutex::new(Some(parcel)));
-                    begun.push_back(slot.clone());
-                    address.do_send(Carried { slot, _permit: permit });
+                (count, permit) = next => {
+                    if count == 0 {
+                        return;
+                    }
+                    lock(&batch).extend(taken.drain(..));
+                    send(permit);
                 }
             }
         };

@@ -9,6 +9,7 @@ mod codec;
 mod compress;
 mod learn;
 mod link;
+mod mailbox;
 mod measure;
 mod round;
 mod train;
@@ -39,6 +40,8 @@ enum What {
     Compress(compress::Compress),
     /// One large object over loopback QUIC, beside TCP with TLS and plain TCP.
     Link(link::Link),
+    /// What it costs to tell an actor something and to ask it, beside actix alone and a bare channel.
+    Mailbox(mailbox::Mailbox),
     /// What rules, codecs and retries do for a model: a study in virtual time.
     Learn(learn::Learn),
 }
@@ -53,6 +56,7 @@ impl Bench {
             What::Codec(codecs) => codecs.run(common),
             What::Compress(compress) => compress.run(common),
             What::Link(link) => link.run(common),
+            What::Mailbox(mailbox) => mailbox.run(common),
             What::Learn(learn) => learn.run(common),
         }
     }

@@ -338,3 +338,38 @@ fn the_default_holds_where_a_mean_that_checks_nothing_does_not() {
     assert_eq!(holds.len(), if whole.is_some() { 7 } else { 4 }, "{text}");
     assert!(output.status.success(), "{text}");
 }
+
+/// A tell is bounded, watched and survives panics; it may cost something, but not an order of magnitude.
+#[test]
+fn a_hop_from_actor_to_actor_costs_about_what_a_channel_does() {
+    let workspace = Workspace::new("");
+    let output = workspace
+        .run("bench mailbox --tells 50000 --repeat 3")
+        .expect(0);
+    let parsed = output
+        .lines
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap());
+    let lines: Vec<Value> = parsed.collect();
+    let number = |line: &Value, name: &str| line[name].as_f64().unwrap();
+    assert!(lines.iter().all(|line| line["ok"] == true), "{lines:#?}");
+    let each = |peer: &str, case: &str, n: u64| {
+        let found = lines
+            .iter()
+            .find(|line| line["peer"] == peer && line["case"] == case && line["n"] == n);
+        number(
+            found.unwrap_or_else(|| panic!("{peer} {case} {n}: {lines:#?}")),
+            "ns_each",
+        )
+    };
+    for n in [1, 4, 16] {
+        let (ours, channel) = (each("tombolo", "tell", n), each("limit-channel", "tell", n));
+        assert!(
+            ours < 8.0 * channel,
+            "{n} producers: {ours} ns, a channel {channel} ns"
+        );
+    }
+    let (ours, actix) = (each("tombolo", "ask", 1), each("actix", "ask", 1));
+    assert!(ours < 16.0 * actix, "{ours} ns, actix {actix} ns");
+    assert!(number(lines.last().unwrap(), "p99_us") >= number(lines.last().unwrap(), "p50_us"));
+}

@@ -147,6 +147,7 @@ fn with_node<F: Future<Output = ()> + 'static>(test: impl FnOnce(Node) -> F + 's
             plan: Arc::new(plan),
             events: Arc::new(|_| {}),
             census: Census::default(),
+            denials: Default::default(),
         };
         test(Node {
             files: env.files(),

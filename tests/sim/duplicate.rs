@@ -84,6 +84,7 @@ impl Theatre {
                 events.push((at.now(), place.clone(), event));
             }),
             census: Census::default(),
+            denials: Default::default(),
         };
         let rule = self.plan.aggregator.clone();
         Crew::start(Kit {

@@ -139,6 +139,9 @@ _tombolo() {
             tombolo__subcmd__bench,link)
                 cmd="tombolo__subcmd__bench__subcmd__link"
                 ;;
+            tombolo__subcmd__bench,mailbox)
+                cmd="tombolo__subcmd__bench__subcmd__mailbox"
+                ;;
             tombolo__subcmd__bench,round)
                 cmd="tombolo__subcmd__bench__subcmd__round"
                 ;;
@@ -162,6 +165,9 @@ _tombolo() {
                 ;;
             tombolo__subcmd__bench__subcmd__help,link)
                 cmd="tombolo__subcmd__bench__subcmd__help__subcmd__link"
+                ;;
+            tombolo__subcmd__bench__subcmd__help,mailbox)
+                cmd="tombolo__subcmd__bench__subcmd__help__subcmd__mailbox"
                 ;;
             tombolo__subcmd__bench__subcmd__help,round)
                 cmd="tombolo__subcmd__bench__subcmd__help__subcmd__round"
@@ -372,6 +378,9 @@ _tombolo() {
                 ;;
             tombolo__subcmd__help__subcmd__bench,link)
                 cmd="tombolo__subcmd__help__subcmd__bench__subcmd__link"
+                ;;
+            tombolo__subcmd__help__subcmd__bench,mailbox)
+                cmd="tombolo__subcmd__help__subcmd__bench__subcmd__mailbox"
                 ;;
             tombolo__subcmd__help__subcmd__bench,round)
                 cmd="tombolo__subcmd__help__subcmd__bench__subcmd__round"
@@ -721,7 +730,7 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__bench)
-            opts="-h --state --format --help round allreduce train codec compress link learn help"
+            opts="-h --state --format --help round allreduce train codec compress link mailbox learn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -857,7 +866,7 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__bench__subcmd__help)
-            opts="round allreduce train codec compress link learn help"
+            opts="round allreduce train codec compress link mailbox learn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -954,6 +963,20 @@ _tombolo() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        tombolo__subcmd__bench__subcmd__help__subcmd__mailbox)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         tombolo__subcmd__bench__subcmd__help__subcmd__round)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
@@ -1020,6 +1043,36 @@ _tombolo() {
             fi
             case "${prev}" in
                 --bytes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --repeat)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__mailbox)
+            opts="-h --tells --repeat --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --tells)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -2011,7 +2064,7 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__help__subcmd__bench)
-            opts="round allreduce train codec compress link learn"
+            opts="round allreduce train codec compress link mailbox learn"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2081,6 +2134,20 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__help__subcmd__bench__subcmd__link)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__bench__subcmd__mailbox)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

@@ -324,18 +324,19 @@ json\t'One JSON object a line'"
 complete -c tombolo -n "__fish_tombolo_using_subcommand policy; and __fish_seen_subcommand_from explain" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c tombolo -n "__fish_tombolo_using_subcommand policy; and __fish_seen_subcommand_from help" -f -a "explain" -d 'Who may do what at which site, by which rule and why'
 complete -c tombolo -n "__fish_tombolo_using_subcommand policy; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
 json\t'One JSON object a line'"
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -f -a "round" -d 'Rounds of a federation that does no training, over loopback QUIC and TLS'
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -f -a "allreduce" -d 'Collectives of step mode among processes of this machine, beside plain loops over one memory'
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -f -a "train" -d 'A federation that trains: samples a second beside plain loops, and where the time of a round goes'
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -f -a "codec" -d 'Codecs of contributions: encoding, decoding, error feedback'
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -f -a "compress" -d 'Lossless methods on updates as they are, in half precision and sparse: ratio and speed'
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -f -a "link" -d 'One large object over loopback QUIC, beside TCP with TLS and plain TCP'
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -f -a "learn" -d 'What rules, codecs and retries do for a model: a study in virtual time'
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link learn help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -f -a "round" -d 'Rounds of a federation that does no training, over loopback QUIC and TLS'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -f -a "allreduce" -d 'Collectives of step mode among processes of this machine, beside plain loops over one memory'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -f -a "train" -d 'A federation that trains: samples a second beside plain loops, and where the time of a round goes'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -f -a "codec" -d 'Codecs of contributions: encoding, decoding, error feedback'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -f -a "compress" -d 'Lossless methods on updates as they are, in half precision and sparse: ratio and speed'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -f -a "link" -d 'One large object over loopback QUIC, beside TCP with TLS and plain TCP'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -f -a "mailbox" -d 'What it costs to tell an actor something and to ask it, beside actix alone and a bare channel'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -f -a "learn" -d 'What rules, codecs and retries do for a model: a study in virtual time'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from round" -l nodes -d 'Nodes that contribute, each a domain of its own' -r
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from round" -l elements -d 'Numbers in the model, of four bytes each' -r
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from round" -l rounds -d 'Rounds that are measured; one before them is not' -r
@@ -389,6 +390,12 @@ complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_s
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from link" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
 json\t'One JSON object a line'"
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from link" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from mailbox" -l tells -d 'Tells of one operation; questions are a tenth, requests a hundredth of that' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from mailbox" -l repeat -d 'How often each operation is measured; once before that it is not' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from mailbox" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from mailbox" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from mailbox" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from learn" -l seeds -d 'Seeds of each run: 1 to this number' -r
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from learn" -l out -d 'Folder for tables, plots and a line for each run' -r -F
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from learn" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
@@ -402,6 +409,7 @@ complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_s
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "codec" -d 'Codecs of contributions: encoding, decoding, error feedback'
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "compress" -d 'Lossless methods on updates as they are, in half precision and sparse: ratio and speed'
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "link" -d 'One large object over loopback QUIC, beside TCP with TLS and plain TCP'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "mailbox" -d 'What it costs to tell an actor something and to ask it, beside actix alone and a bare channel'
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "learn" -d 'What rules, codecs and retries do for a model: a study in virtual time'
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c tombolo -n "__fish_tombolo_using_subcommand schema" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
@@ -466,4 +474,5 @@ complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_su
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "codec" -d 'Codecs of contributions: encoding, decoding, error feedback'
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "compress" -d 'Lossless methods on updates as they are, in half precision and sparse: ratio and speed'
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "link" -d 'One large object over loopback QUIC, beside TCP with TLS and plain TCP'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "mailbox" -d 'What it costs to tell an actor something and to ask it, beside actix alone and a bare channel'
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "learn" -d 'What rules, codecs and retries do for a model: a study in virtual time'
