@@ -72,12 +72,12 @@ impl Fabrics {
         }
     }
 
-    /// Where the nodes of a domain on this machine meet to train together.
-    pub fn meeting(&self, domain: &DomainPlan) -> Meeting {
-        Meeting {
+    /// Where the nodes of a domain meet to train together; none if they are on several machines.
+    pub fn meeting(&self, domain: &DomainPlan) -> Option<Meeting> {
+        (domain.hosts() == 1 || domain.fabric == Fabric::Shm).then(|| Meeting {
             folder: self.folder.clone(),
             shape: domain.step_shape,
-        }
+        })
     }
 
     /// What a domain uses here, whose nodes in this process register at least `bytes`.

@@ -445,6 +445,7 @@ impl Federation {
         }
         check_ports(&plan, &nodes)?;
         let folder = &plan.checkpoint.folder;
+        tracing::debug!(folder = %folder.display(), "state folder");
         let fabrics = Fabrics::new(folder);
         // The model, and an update of it.
         let registered = 2 * 4 * built.layout.len() as u64;
@@ -557,7 +558,7 @@ impl Federation {
                 ahead: ahead.clone(),
                 meeting: plan
                     .domain(&node.domain())
-                    .map(|domain| fabrics.meeting(domain)),
+                    .and_then(|domain| fabrics.meeting(domain)),
                 run,
                 told,
                 listen,

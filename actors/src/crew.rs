@@ -464,6 +464,7 @@ impl Crew {
                 peer: peer.clone(),
                 incarnation,
                 topology: bound,
+                presence: presence.clone(),
                 shelf: shelf.clone(),
                 wire: wire.clone(),
                 durable: durable.clone(),

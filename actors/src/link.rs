@@ -244,6 +244,8 @@ pub struct Setup {
     pub incarnation: u64,
     /// Hash of the topology's shared keys.
     pub topology: Hash,
+    /// Whether this node is there for others.
+    pub presence: Arc<node::Presence>,
     /// What the peer may fetch.
     pub shelf: Shelf,
     /// Shared with the heartbeat.

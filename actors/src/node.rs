@@ -40,7 +40,7 @@ use tombolo_core::authorize::{Part, authorize};
 use tombolo_core::event::{Event, Vitals};
 use tombolo_core::gateway::{self, Gateway};
 use tombolo_core::heartbeat::Verdict;
-use tombolo_core::ids::{Attempt, NodeId, Round};
+use tombolo_core::ids::{Attempt, Epoch, NodeId, Round};
 use tombolo_core::member::{self, Export, Member};
 use tombolo_core::membership::Word;
 use tombolo_core::policy;
@@ -124,7 +124,7 @@ impl Setup {
     }
 
     /// The nodes of its domain that are asked in a round, as far as it knows.
-    pub(super) fn together(&self, round: Round) -> Domain {
+    pub(super) fn together(&self, round: Round, epoch: Epoch) -> Domain {
         let (plan, own) = (&self.stage.plan, self.stage.node.domain());
         let apart = plan
             .round
@@ -139,7 +139,7 @@ impl Setup {
             is_in && policy::left_out(plan, view, node).is_none()
         });
         drop(seen);
-        self.musters.domain(round, asked, apart)
+        self.musters.domain(round, epoch, asked, apart)
     }
 
     /// Whether anybody of the node's domain is asked in any round.
@@ -420,7 +420,7 @@ impl Node {
                     }
                 });
             }
-            (Part::Fabric, Control::Muster(muster)) => self.setup.musters.invite(muster),
+            (Part::Fabric, Control::Muster(muster)) => self.setup.musters.hear(from, muster),
             (Part::View, Control::View(view)) => self.on_view(cx, view),
             (Part::Record, control) => {
                 let inbound = record::Message::Inbound(from, control);

@@ -197,6 +197,7 @@ mod tests {
             known,
             received,
             heartbeat_ms: 500,
+            at_work: true,
         }
     }
 

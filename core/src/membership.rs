@@ -168,6 +168,11 @@ impl Membership {
         self.entries.iter()
     }
 
+    /// Where a node stands; none if the plan does not have it.
+    pub fn state(&self, node: &NodeId) -> Option<State> {
+        self.entries.get(node).map(|entry| entry.state)
+    }
+
     /// Whether a round may still hope for word of `node`: it is in, and not known to be silent.
     pub fn is_expected(&self, node: &NodeId, now: Micros) -> bool {
         let patience = self.heartbeat.limit() + self.heartbeat.retry.iter().sum::<Duration>();

@@ -89,8 +89,15 @@ impl View {
         };
         let acting = plan.domains.iter().map(|domain| {
             let acts = self.gateways.get(&domain.id);
-            let acts = acts.filter(|node| domain.gateways.contains(node));
-            (domain.id.clone(), acts.unwrap_or(domain.gateway()).clone())
+            let acts = acts
+                .filter(|node| domain.gateways.contains(node))
+                .into_iter();
+            let mut may_act = acts.chain(&domain.gateways);
+            let speaks = may_act.find(|node| may_speak(plan, &coordinator, node).is_none());
+            (
+                domain.id.clone(),
+                speaks.unwrap_or(domain.gateway()).clone(),
+            )
         });
         let mut gateways: BTreeMap<DomainId, NodeId> = acting.collect();
         gateways.insert(coordinator.domain(), coordinator.clone());

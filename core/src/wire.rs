@@ -58,6 +58,8 @@ pub struct Hello {
     pub received: u64,
     /// The heartbeat period of the sender, in milliseconds.
     pub heartbeat_ms: u64,
+    /// Whether the sender is at work by its topology: it coordinates, or has been let in by who leads it.
+    pub at_work: bool,
 }
 
 /// A registered region that a peer may READ.
@@ -165,16 +167,18 @@ pub struct Train {
     pub oldest: Option<Round>,
 }
 
-/// The nodes of a domain train together in a round: an invitation to their group, from the first of them to another one.
+/// Some nodes of a domain train together in a round: what the first of them tells another one, who is in or is not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Muster {
     /// The round.
     pub round: Round,
-    /// Which group of that round it is: those who are left after a loss found another one.
-    pub attempt: Attempt,
+    /// The view in which it was opened.
+    pub epoch: Epoch,
+    /// Of two words of one life of the sender the one with the greater number counts.
+    pub number: u64,
     /// Who is in it, the sender first.
     pub ranks: Vec<NodeId>,
-    /// The fabric's invitation. It carries a secret. Empty for a node that is not in: the others have begun without it.
+    /// The fabric's invitation for the receiver, if it is in. It carries a secret.
     pub door: Vec<u8>,
 }
 

@@ -6,7 +6,7 @@ use clap::Args;
 use tombolo::federation::hashes;
 use tombolo_core::coordinator::{Obeyed, Paused, Wish};
 
-use super::output::{fail, print_line, refuse};
+use super::output::{fail, names, print_line, refuse};
 use super::status::state_folder;
 use super::{Common, Exit, Format};
 use tombolo::control::{OrderError, order};
@@ -132,9 +132,10 @@ fn told(obeyed: &Obeyed) -> serde_json::Value {
         Obeyed::Amended {
             topology,
             nodes,
+            away,
             open,
         } => serde_json::json!({
-            "event": "amending", "topology": topology, "nodes": nodes, "open": open,
+            "event": "amending", "topology": topology, "nodes": nodes, "away": away, "open": open,
         }),
     }
 }
@@ -167,11 +168,18 @@ fn words(obeyed: &Obeyed) -> String {
         Obeyed::Amended {
             topology,
             nodes,
+            away,
             open,
-        } => format!(
-            "{nodes} nodes agree: all begin again by the topology {topology:?} {}",
-            behind(open)
-        ),
+        } => {
+            let away = match away.len() {
+                0 => String::new(),
+                _ => format!("; {} must have that file when they come back", names(away)),
+            };
+            format!(
+                "{nodes} nodes agree: all begin again by the topology {topology:?} {}{away}",
+                behind(open)
+            )
+        }
         Obeyed::Stopping { open, .. } => format!(
             "the run ends {}; what is committed is kept, and --resume goes on with it",
             behind(open)

@@ -249,7 +249,12 @@ impl<'a> Family<'a> {
         if let Some(finished) = &self.finished {
             self.display.finish(finished);
         }
-        last.unwrap_or(Exit::Failed)
+        match (last, interrupt) {
+            // Who told it to end did not mean it to begin again.
+            (Some(Exit::Amended), Some(Interrupt::Interrupted)) => Exit::Interrupted,
+            (Some(Exit::Amended), Some(Interrupt::Terminated)) => Exit::Terminated,
+            (last, _) => last.unwrap_or(Exit::Failed),
+        }
     }
 
     fn tell(&self, signal: Signal, whom: impl Fn(&NodeId) -> bool) {

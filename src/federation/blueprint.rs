@@ -11,6 +11,7 @@ use tombolo_actors::aggregate::{Rule, Weigh};
 use tombolo_actors::coordinator::TrainerFactory;
 use tombolo_actors::crew::RuleFactory;
 use tombolo_core::aggregate::{Aggregator, Needs};
+use tombolo_core::collective::RANKS_MAX;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
 use tombolo_core::tensor::{Hash, Layout};
@@ -117,6 +118,18 @@ impl Blueprint {
 
     /// What a registered rule is like the file does not tell: asynchronous rounds need one that weighs updates.
     pub fn check_mode(&self) -> Result<(), String> {
+        let crowded = self
+            .plan
+            .domains
+            .iter()
+            .find(|domain| domain.nodes.len() > RANKS_MAX);
+        if let Some(domain) = crowded.filter(|_| self.plan.model.data_parallel) {
+            return Err(format!(
+                "domain {} has {} nodes, and at most {RANKS_MAX} can take steps together (data_parallel in [model]): make two domains of it, or remove the key",
+                domain.id,
+                domain.nodes.len()
+            ));
+        }
         let kind = &self.plan.aggregator.kind;
         let needs = self.rules.get(kind).map(|rule| (rule.needs)());
         if self.plan.round.asynchronous.is_none() || needs.is_none_or(|needs| needs == Needs::Sum) {

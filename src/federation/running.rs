@@ -287,6 +287,12 @@ impl Running {
         }
         if let Some(topology) = amendment::goes_on_by(&finished) {
             self.keep_memories(topology);
+            // Who told this process to end did not mean it to begin again.
+            match stopping {
+                Some(Interrupt::Interrupted) => finished.reason = "interrupted".to_owned(),
+                Some(Interrupt::Terminated) => finished.reason = "terminated".to_owned(),
+                None => {}
+            }
         }
         let rounds = ledger.rounds_from(0);
         let objections = self.ledger.objections();

@@ -168,7 +168,7 @@ impl StateFolder {
                 let run = Run {
                     format: FORMAT,
                     run: random_uuid(),
-                    configuration: keys.hash(),
+                    configuration: began_with,
                     version: env!("CARGO_PKG_VERSION").to_owned(),
                     keys: keys.clone(),
                 };

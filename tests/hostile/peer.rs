@@ -164,6 +164,7 @@ impl Hostile {
                 known: 0,
                 received: 0,
                 heartbeat_ms: 5_000,
+                at_work: true,
             },
         }
     }

@@ -73,6 +73,7 @@ impl Store {
     /// The coordinator's probe cannot be read back, the store cannot create if absent, the newest state does not verify (nothing could be gone
     /// on from), or somebody else was promoted meanwhile.
     pub fn appoint(&self, plan: &Plan, after: &NodeId) -> Result<(View, Hash), CheckpointError> {
+        self.check_topology()?;
         let me = match &self.shared {
             Some(shared) => shared.me.clone(),
             None => plan.coordinator.clone(),

@@ -90,6 +90,7 @@ impl Store {
     /// takes the members of one topology for those of another.
     pub(super) fn go_on(&self, plan: &Plan) -> Result<(), CheckpointError> {
         self.check_acting()?;
+        self.check_topology()?;
         let (mut view, is_current) = self.standing(plan)?;
         if is_current {
             return Ok(());

@@ -136,7 +136,8 @@ impl Session<'_> {
         }
         let theirs = self.hear_hello(&mut receive).await?;
         let own = self.hello();
-        let differs = theirs.version == own.version && theirs.topology != own.topology;
+        // Who has only a file does not speak for the run.
+        let differs = theirs.at_work && theirs.topology != own.topology;
         setup.wire.note_topology(differs.then_some(theirs.topology));
         if let Err(reason) = agree(&own, &theirs, &setup.peer) {
             if !dials {
@@ -205,6 +206,8 @@ impl Session<'_> {
             received,
             heartbeat_ms: u64::try_from(setup.stage.plan.heartbeat.every.as_millis())
                 .unwrap_or(u64::MAX),
+            at_work: setup.presence.has_joined()
+                || setup.stage.node == setup.stage.plan.coordinator,
         }
     }
 
@@ -552,6 +555,7 @@ mod tests {
             known: 0,
             received: 0,
             heartbeat_ms: 500,
+            at_work: true,
         }
     }
 

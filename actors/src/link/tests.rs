@@ -26,6 +26,9 @@ fn setup(stage: Stage) -> Setup {
         identity: Arc::new(Unasked),
         incarnation: 1,
         topology: Hash::default(),
+        presence: Arc::new(crate::node::Presence::new(
+            tombolo_core::waiting::Patience::new(&stage.plan, &stage.node, stage.env.now()),
+        )),
         shelf: Shelf::default(),
         wire: Arc::default(),
         durable: Arc::default(),

@@ -296,7 +296,7 @@ impl Bench {
             round: order.round,
             seed: order.seed,
             sync_every: order.sync_every,
-            domain: setup.together(order.round),
+            domain: setup.together(order.round, order.epoch),
         };
         self.copy_model()?;
         let about = Order::new(&task, order.run, order.model.hash);

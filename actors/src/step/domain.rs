@@ -1,16 +1,18 @@
 //! The nodes of a domain that train as one: how they find each other in a round, and again when one of them is lost.
 //!
 //! The first of those who are asked in a round and give signs of life makes the group and invites the others, over the links that have authenticated
-//! them; whom it invites decides who is in. When a rank is lost, all others are told the same one, so they agree on who is left and on who is first
-//! among them, and that one invites anew, under the next attempt. Heartbeats say who is silent; a rank that computes for long is not.
+//! them; whom it invites decides who is in, and who is not in is told so. When a rank is lost, all others are told the same one, so they agree on who is
+//! left and on who is first among them, and that one invites anew. Heartbeats say who is silent; a rank that computes for long is not.
 //!
-//! What waits here is the thread that trains. A node whose first does not invite it fails its training, and is asked again in the next round.
+//! Views of who lives differ for a moment, so two may make a group at once. Whoever makes one and is invited by a node before it gives its own up; whoever
+//! hears that others have begun without it gives the round up, and is asked again in the next one: were it to train alone, its update would be of
+//! another path than its neighbours'. What waits here is the thread that trains.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::SetOnce;
 
@@ -18,26 +20,29 @@ use super::{Reduction, Step, StepError};
 use crate::link;
 use crate::node::Company;
 use tombolo_core::collective::{Element, Operation, Shape};
-use tombolo_core::ids::{Attempt, NodeId, Round};
+use tombolo_core::ids::{Epoch, NodeId, Round};
 use tombolo_core::trainer::{Domain, DomainError, Ranks, Values};
 use tombolo_core::wire::{Control, Muster};
-use tombolo_fabric::group::{Founding, Group, GroupError};
+use tombolo_fabric::group::{Founding, Group};
 use tombolo_fabric::{Endpoint, FabricError};
 
 /// How long the first waits for the others to come, and these for its invitation: the model may reach one later than another.
 const COME: Duration = Duration::from_secs(20);
 
-/// How often the first looks meanwhile whether one of those for whom it waits has fallen silent.
+/// Who has come waits for the others as long as the first may wait for two of them, one after the other.
+const JOIN: Duration = Duration::from_secs(40);
+
+/// How often the first looks meanwhile whether somebody has fallen silent, or has begun without it.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How long a rank may keep the others waiting while it gives signs of life: nobody computes a step for longer.
 const STEP: Duration = Duration::from_secs(30 * 60);
 
-/// Rounds whose invitations are kept: the one that is trained for, and the next.
-const ROUNDS_KEPT: usize = 2;
+/// Who was asked and did not come, though it gives signs of life, is not waited for in so many rounds.
+const ROUNDS_ABSENT: Round = 4;
 
 /// Why nobody trains together where there is no place to meet.
-const NOWHERE: &str = "there is no step mode in simulation";
+const NOWHERE: &str = "there is no step mode in simulation, nor among several machines";
 
 /// Where the nodes of this machine meet, and in which shape they reduce.
 #[derive(Debug, Clone)]
@@ -62,10 +67,17 @@ struct Known {
 
 #[derive(Default)]
 struct State {
-    invited: BTreeMap<Round, Muster>,
+    /// The newest word of each neighbour that is first among some.
+    heard: BTreeMap<NodeId, Muster>,
     /// What this node says to whom as the first of a round: over a link that comes up only then it is said again.
-    inviting: BTreeMap<NodeId, Muster>,
+    saying: BTreeMap<NodeId, Muster>,
+    /// Numbers its words: of each life of a node, a later one counts.
+    said: u64,
     silent: BTreeSet<NodeId>,
+    /// Who did not come, and until which round it is not waited for.
+    absent: BTreeMap<NodeId, Round>,
+    /// The round in which this node does not train with the others any more.
+    apart: Option<(Round, Epoch)>,
     /// The group at work: who is in it, and what it is told of whom to wait for no longer.
     watched: Option<(Vec<NodeId>, Arc<AtomicU64>)>,
 }
@@ -95,16 +107,14 @@ impl Musters {
         }))
     }
 
-    /// An invitation has come.
-    pub fn invite(&self, muster: Muster) {
+    /// A neighbour is the first of some, and says who they are.
+    pub fn hear(&self, from: NodeId, muster: Muster) {
         let mut state = self.state();
-        let known = state.invited.get(&muster.round);
-        if known.is_none_or(|known| known.attempt < muster.attempt) {
-            state.invited.insert(muster.round, muster);
+        let known = state.heard.get(&from);
+        if known.is_none_or(|known| known.number < muster.number) {
+            state.heard.insert(from, muster);
         }
-        while state.invited.len() > ROUNDS_KEPT {
-            state.invited.pop_first();
-        }
+        drop(state);
         self.0.changed.notify_all();
     }
 
@@ -119,17 +129,28 @@ impl Musters {
         self.0.changed.notify_all();
     }
 
-    /// The link to a neighbour is up: what was said before may have been for an earlier life of it.
+    /// The link to a neighbour is up: what was said before, on either side, may have been of an earlier life.
     pub fn met(&self, node: &NodeId) {
         self.note(node, false);
-        let muster = self.state().inviting.get(node).cloned();
+        let mut state = self.state();
+        state.heard.remove(node);
+        state.absent.remove(node);
+        let muster = state.saying.get(node).cloned();
+        drop(state);
         if let Some(muster) = muster {
             self.send(node, muster);
         }
     }
 
-    /// Those with whom this node trains in a round: of these, in this order, who come. `apart` is why they cannot come together.
-    pub fn domain(&self, round: Round, asked: Vec<NodeId>, apart: Option<&'static str>) -> Domain {
+    /// Those with whom this node trains in a round that was opened in that view: of these, in this order, who come. `apart` is why they cannot
+    /// come together.
+    pub fn domain(
+        &self,
+        round: Round,
+        epoch: Epoch,
+        asked: Vec<NodeId>,
+        apart: Option<&'static str>,
+    ) -> Domain {
         let apart = apart.or_else(|| self.0.meeting.is_none().then_some(NOWHERE));
         match (asked.len(), apart) {
             (0 | 1, _) => Domain::alone(),
@@ -137,9 +158,12 @@ impl Musters {
             _ => Domain::of(InRound {
                 musters: self.clone(),
                 round,
+                epoch,
+                everyone: asked.clone(),
                 asked,
-                attempt: 0,
+                done_with: BTreeMap::new(),
                 step: None,
+                doubts: None,
             }),
         }
     }
@@ -148,59 +172,14 @@ impl Musters {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for an invitation to the round that is no older, from one of those who come before this node. None if the first of them has fallen silent.
-    fn invitation(
-        &self,
-        round: Round,
-        attempt: Attempt,
-        first: &NodeId,
-    ) -> Result<Option<Muster>, DomainError> {
-        let is_due = |state: &State| {
-            let found = state.invited.get(&round);
-            let found = found.filter(|muster| muster.attempt >= attempt);
-            (found.cloned(), state.silent.contains(first))
-        };
-        let state = self.state();
-        let waits = |state: &mut State| matches!(is_due(state), (None, false));
-        let waited = self.0.changed.wait_timeout_while(state, COME, waits);
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        match is_due(&state) {
-            (Some(muster), _) => Ok(Some(muster)),
-            (None, true) => Ok(None),
-            (None, false) => Err(DomainError::Apart(format!(
-                "{first} has not invited {} within {COME:?}: it does not train in this round, or reduces nothing",
-                self.0.me
-            ))),
-        }
-    }
-
-    fn is_silent(&self, name: &str) -> bool {
-        let state = self.state();
-        state.silent.iter().any(|node| node.as_str() == name)
-    }
-
-    /// Tells those who were asked and are not in that the others have begun without them, now and when they can be reached again.
-    fn shut(&self, asked: &[NodeId], muster: &Muster) {
-        let out = asked.iter().filter(|node| !muster.ranks.contains(*node));
-        for node in out {
-            let mut state = self.state();
-            state.inviting.insert(node.clone(), muster.clone());
-            drop(state);
-            self.send(node, muster.clone());
-        }
-    }
-
     fn send(&self, to: &NodeId, muster: Muster) {
-        let link = self
-            .0
-            .company
-            .get()
-            .and_then(|company| company.links.get(to));
+        let company = self.0.company.get();
+        let link = company.and_then(|company| company.links.get(to));
         if let Some(link) = link
             && let Err(error) = link.post(link::Message::Send(Control::Muster(muster)))
         {
             // It is missed when it does not come.
-            tracing::debug!(%to, %error, "an invitation was not sent");
+            tracing::debug!(%to, %error, "a word to a neighbour was not sent");
         }
     }
 }
@@ -209,123 +188,231 @@ impl Musters {
 struct InRound {
     musters: Musters,
     round: Round,
-    /// Who may come; once the group is made, who is in it.
+    epoch: Epoch,
+    /// Who is asked in the round.
+    everyone: Vec<NodeId>,
+    /// Who of them may still come; once the group is made, who is in it.
     asked: Vec<NodeId>,
-    attempt: Attempt,
+    /// Words that have led to nothing, by who said them.
+    done_with: BTreeMap<NodeId, u64>,
     step: Option<Step>,
+    doubts: Option<Arc<AtomicU64>>,
+}
+
+/// What comes of trying to make a group.
+enum Made {
+    Group(Group, Vec<NodeId>),
+    /// Somebody fell out, or said something: look again.
+    Not,
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "step mode is in the real world only, where others take their time"
+)]
+fn now() -> Instant {
+    Instant::now()
 }
 
 impl InRound {
     /// Makes the group, or joins it.
     fn meet(&mut self) -> Result<&mut Step, DomainError> {
         if self.step.is_none() {
-            self.step = Some(self.gather()?);
+            let step = self.gather().map_err(|reason| self.part(reason))?;
+            self.step = Some(step);
         }
         Ok(self.step.as_mut().expect("it was just made"))
     }
 
-    fn gather(&mut self) -> Result<Step, DomainError> {
-        let Some(Meeting { folder, shape }) = self.musters.0.meeting.clone() else {
-            return Err(DomainError::Apart(NOWHERE.into()));
-        };
-        let (me, everyone) = (self.musters.0.me.clone(), self.asked.clone());
-        // Each turn somebody falls out, or an attempt is used up.
-        for _ in 0..=2 * self.asked.len() {
-            let silent = self.musters.state().silent.clone();
-            let first = self.asked.iter().find(|node| !silent.contains(*node));
-            let first = first.cloned().unwrap_or_else(|| me.clone());
-            if first == me {
-                let there = |node: &&NodeId| **node == me || !silent.contains(*node);
-                let ranks: Vec<NodeId> = self.asked.iter().filter(there).cloned().collect();
-                match self.found(&folder, &ranks) {
-                    Ok(group) => {
-                        let begun = Muster {
-                            round: self.round,
-                            attempt: self.attempt,
-                            ranks: ranks.clone(),
-                            door: Vec::new(),
-                        };
-                        self.musters.shut(&everyone, &begun);
-                        return Ok(self.begin(group, ranks, shape));
-                    }
-                    Err(GroupError::Fabric(FabricError::TimedOut { peer, .. }))
-                        if peer != me.as_str() =>
-                    {
-                        self.asked.retain(|node| node.as_str() != peer);
-                        self.attempt += 1;
-                    }
-                    Err(error) => return Err(DomainError::Apart(error.to_string())),
-                }
-                continue;
-            }
-            let Some(muster) = self.musters.invitation(self.round, self.attempt, &first)? else {
-                continue;
-            };
-            if !muster.ranks.contains(&me) {
-                return Err(DomainError::Apart(format!(
-                    "{first} and others have begun round {} without {me}",
-                    self.round
-                )));
-            }
-            let door = Endpoint::from_bytes(&muster.door);
-            let door = door.map_err(|error| DomainError::Apart(error.to_string()))?;
-            self.attempt = muster.attempt;
-            match Group::join(&folder, me.as_str(), &door, COME) {
-                Ok(group) => {
-                    let names = group.names().iter();
-                    let ranks = names.filter_map(|name| name.parse().ok()).collect();
-                    return Ok(self.begin(group, ranks, shape));
-                }
-                // It was made without somebody else, and is made anew.
-                Err(error) => {
-                    tracing::debug!(%me, %error, "the domain's group was not made");
-                    self.attempt += 1;
-                }
-            }
-        }
-        Err(DomainError::Apart(
-            "the nodes did not find each other".into(),
-        ))
+    /// This node does not train with the others in this round any more, however often it is asked.
+    fn part(&self, reason: String) -> DomainError {
+        self.musters.state().apart = Some((self.round, self.epoch));
+        DomainError::Apart(reason)
     }
 
-    fn found(&self, folder: &std::path::Path, ranks: &[NodeId]) -> Result<Group, GroupError> {
-        let names: Vec<&str> = ranks.iter().map(NodeId::as_str).collect();
-        let mut founding = Founding::new(folder, &names)?;
-        for (rank, node) in ranks.iter().enumerate().skip(1) {
+    /// What was heard of this round and has led to nothing yet: first that it goes on without this node, then who comes first.
+    fn word(&self, state: &State) -> Option<(NodeId, Muster)> {
+        let me = &self.musters.0.me;
+        let place = |node: &NodeId| self.everyone.iter().position(|other| other == node);
+        let is_new = |(from, muster): &(&NodeId, &Muster)| {
+            let done = self.done_with.get(*from);
+            (muster.round, muster.epoch) == (self.round, self.epoch)
+                && done.is_none_or(|done| *done < muster.number)
+                // Whoever comes later has to join this node, and not the other way about.
+                && (!muster.ranks.contains(me) || place(from) < place(me))
+        };
+        let words = state.heard.iter().filter(is_new);
+        let first = words.min_by_key(|(from, muster)| (muster.ranks.contains(me), place(from)));
+        first.map(|(from, muster)| (from.clone(), muster.clone()))
+    }
+
+    fn gather(&mut self) -> Result<Step, String> {
+        let me = self.musters.0.me.clone();
+        let Some(Meeting { folder, shape }) = self.musters.0.meeting.clone() else {
+            return Err(NOWHERE.into());
+        };
+        let is_apart = self.musters.state().apart == Some((self.round, self.epoch));
+        if is_apart {
+            return Err(format!(
+                "the others train without {me} in round {}",
+                self.round
+            ));
+        }
+        self.musters.state().saying.clear();
+        // Each turn somebody falls out or a word is used up.
+        for _ in 0..4 * self.everyone.len() + 4 {
+            let word = self.word(&self.musters.state());
+            if let Some((from, muster)) = word {
+                if !muster.ranks.contains(&me) {
+                    return Err(format!(
+                        "{from} and others have begun round {} without {me}",
+                        self.round
+                    ));
+                }
+                self.done_with.insert(from, muster.number);
+                let Ok(door) = Endpoint::from_bytes(&muster.door) else {
+                    continue;
+                };
+                match Group::join(&folder, me.as_str(), &door, JOIN) {
+                    Ok(group) => {
+                        let names = group.names().iter();
+                        let ranks = names.filter_map(|name| name.parse().ok()).collect();
+                        return Ok(self.begin(group, ranks, shape));
+                    }
+                    // It was given up, or is made without somebody else.
+                    Err(error) => tracing::debug!(%me, %error, "the domain's group was not made"),
+                }
+                continue;
+            }
+            match self.first() {
+                first if first == me => {
+                    if let Made::Group(group, ranks) = self.found(&folder)? {
+                        self.tell(&ranks, &self.without(&ranks), |_| Vec::new());
+                        return Ok(self.begin(group, ranks, shape));
+                    }
+                }
+                first => self.wait_for(&first),
+            }
+        }
+        Err("the nodes did not find each other".into())
+    }
+
+    /// The first who gives signs of life and comes when it is asked to.
+    fn first(&self) -> NodeId {
+        let state = self.musters.state();
+        let comes = |node: &&NodeId| self.comes(&state, node);
+        let first = self.asked.iter().find(comes);
+        first.unwrap_or(&self.musters.0.me).clone()
+    }
+
+    fn comes(&self, state: &State, node: &NodeId) -> bool {
+        let absent = state
+            .absent
+            .get(node)
+            .is_some_and(|until| self.round < *until);
+        *node == self.musters.0.me || !(absent || state.silent.contains(node))
+    }
+
+    fn without(&self, ranks: &[NodeId]) -> Vec<NodeId> {
+        let out = self.everyone.iter().filter(|node| !ranks.contains(node));
+        out.cloned().collect()
+    }
+
+    /// Waits until somebody says something of this round, or that node falls silent. One that says nothing for long is not waited for any more.
+    fn wait_for(&mut self, first: &NodeId) {
+        let state = self.musters.state();
+        let waits = |state: &mut State| self.word(state).is_none() && !state.silent.contains(first);
+        let waited = self
+            .musters
+            .0
+            .changed
+            .wait_timeout_while(state, COME, waits);
+        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            state
+                .absent
+                .insert(first.clone(), self.round.saturating_add(ROUNDS_ABSENT));
+            drop(state);
+            self.asked.retain(|node| node != first);
+        }
+    }
+
+    /// Tells some who is in, each with an invitation of its own.
+    fn tell(&self, ranks: &[NodeId], whom: &[NodeId], door: impl Fn(&NodeId) -> Vec<u8>) {
+        let mut state = self.musters.state();
+        state.said += 1;
+        let number = state.said;
+        let words = whom.iter().map(|node| {
             let muster = Muster {
                 round: self.round,
-                attempt: self.attempt,
+                epoch: self.epoch,
+                number,
                 ranks: ranks.to_vec(),
-                door: founding.invitation(rank).to_bytes(),
+                door: door(node),
             };
-            let mut state = self.musters.state();
-            state.inviting.insert(node.clone(), muster.clone());
-            drop(state);
-            self.musters.send(node, muster);
+            (node.clone(), muster)
+        });
+        let words: Vec<(NodeId, Muster)> = words.collect();
+        state.saying.extend(words.iter().cloned());
+        drop(state);
+        for (node, muster) in words {
+            self.musters.send(&node, muster);
         }
-        let mut left = COME;
+    }
+
+    /// Makes a group of all who come, unless somebody does not.
+    fn found(&mut self, folder: &Path) -> Result<Made, String> {
+        let state = self.musters.state();
+        let comes = |node: &&NodeId| self.comes(&state, node);
+        let ranks: Vec<NodeId> = self.asked.iter().filter(comes).cloned().collect();
+        drop(state);
+        let names: Vec<&str> = ranks.iter().map(NodeId::as_str).collect();
+        let failed = |error: FabricError| error.to_string();
+        let mut founding = Founding::new(folder, &names).map_err(failed)?;
+        self.tell(&ranks, &ranks[1..], |node| {
+            let rank = ranks.iter().position(|other| other == node);
+            founding.invitation(rank.unwrap_or_default()).to_bytes()
+        });
+        let until = now() + COME;
         let missing = loop {
-            left = left.saturating_sub(LOOK);
             match founding.gather(LOOK) {
                 Ok(()) => break None,
-                Err(FabricError::TimedOut { peer, .. })
-                    if !left.is_zero() && !self.musters.is_silent(&peer) => {}
-                Err(error) => break Some(error),
+                Err(FabricError::TimedOut { peer, .. }) => {
+                    let state = self.musters.state();
+                    if self.word(&state).is_some() {
+                        return Ok(Made::Not);
+                    }
+                    let is_silent = state.silent.iter().any(|node| node.as_str() == peer);
+                    if is_silent || now() >= until {
+                        break Some(peer);
+                    }
+                }
+                Err(error) => return Err(failed(error)),
             }
         };
-        self.musters.state().inviting.clear();
-        match missing {
-            None => founding.found(COME),
-            Some(error) => Err(error.into()),
+        let lost = match missing {
+            Some(peer) => ranks.iter().find(|node| node.as_str() == peer),
+            None => match founding.found(COME) {
+                Ok(group) => return Ok(Made::Group(group, ranks)),
+                // Somebody has come and is gone again.
+                Err(error) => error.rank().and_then(|rank| ranks.get(rank)),
+            },
+        };
+        if let Some(lost) = lost.filter(|node| **node != self.musters.0.me) {
+            let until = self.round.saturating_add(ROUNDS_ABSENT);
+            self.musters.state().absent.insert(lost.clone(), until);
+            self.asked.retain(|node| node != lost);
         }
+        Ok(Made::Not)
     }
 
     fn begin(&mut self, group: Group, ranks: Vec<NodeId>, shape: Shape) -> Step {
+        let doubts = group.doubts();
         let mut state = self.musters.state();
-        state.watched = Some((ranks.clone(), group.doubts()));
+        state.watched = Some((ranks.clone(), doubts.clone()));
         state.doubt();
         drop(state);
-        self.asked = ranks;
+        (self.asked, self.doubts) = (ranks, Some(doubts));
         let mut step = Step::new(group);
         step.set_shape(shape);
         step.set_wait(STEP);
@@ -336,19 +423,14 @@ impl InRound {
     fn regroup(&mut self, error: StepError) -> DomainError {
         let lost = match (&error, error.rank()) {
             // It is a mistake of the program's, and would happen again.
-            (StepError::Mismatch { .. }, _) | (_, None) => {
-                return DomainError::Apart(error.to_string());
-            }
+            (StepError::Mismatch { .. }, _) | (_, None) => return self.part(error.to_string()),
             (_, Some(rank)) => self.asked.get(rank).cloned(),
         };
         let Some(lost) = lost.filter(|lost| *lost != self.musters.0.me) else {
-            return DomainError::Apart(
-                "the others went on without this node, which came too late".into(),
-            );
+            return self.part("the others went on without this node, which came too late".into());
         };
         self.step = None;
         self.asked.retain(|node| *node != lost);
-        self.attempt += 1;
         match self.place() {
             Ok((_, ranks)) => DomainError::Regrouped {
                 lost: error.to_string(),
@@ -415,6 +497,19 @@ impl Ranks for InRound {
     }
 }
 
+/// The group is over with the round; what was said of it is not: who comes late is to hear it.
+impl Drop for InRound {
+    fn drop(&mut self) {
+        let mut state = self.musters.state();
+        let own = self.doubts.as_ref();
+        if let (Some((_, watched)), Some(own)) = (&state.watched, own)
+            && Arc::ptr_eq(watched, own)
+        {
+            state.watched = None;
+        }
+    }
+}
+
 /// Nodes that cannot train together, and why.
 struct Apart(&'static str);
 
@@ -425,13 +520,5 @@ impl Ranks for Apart {
 
     fn reduce(&mut self, _: Values<'_>, _: Operation, _: f64) -> Result<(), DomainError> {
         Err(DomainError::Apart(self.0.into()))
-    }
-}
-
-impl Drop for InRound {
-    fn drop(&mut self) {
-        let mut state = self.musters.state();
-        state.watched = None;
-        state.inviting.clear();
     }
 }

@@ -15,6 +15,7 @@ use super::{Coordinator, Effect};
 use crate::event::Event;
 use crate::ids::{DomainId, NodeId};
 use crate::machine::Context;
+use crate::membership::State;
 use crate::tensor::Hash;
 use crate::text::{Text, clip};
 use crate::time::Micros;
@@ -64,6 +65,8 @@ pub(super) struct Amending {
     amendment: Amendment,
     /// Who has not answered.
     asked: BTreeSet<NodeId>,
+    /// Who is not there to be asked.
+    away: Vec<NodeId>,
     agreed: usize,
     disagreements: Vec<Disagreement>,
     until: Micros,
@@ -80,8 +83,11 @@ impl Coordinator {
         order: Order,
         amendment: Amendment,
     ) {
-        let nodes = self.plan.nodes().map(|node| node.id.clone());
-        let asked: BTreeSet<NodeId> = nodes.filter(|node| !self.view().is_out(node)).collect();
+        let (asked, away): (BTreeSet<NodeId>, BTreeSet<NodeId>) = self
+            .plan
+            .nodes()
+            .map(|node| node.id.clone())
+            .partition(|node| self.is_there(node));
         let domains: BTreeSet<DomainId> = asked.iter().map(NodeId::domain).collect();
         for domain in domains {
             cx.effect(Effect::Tell(domain, Control::Amend(amendment.topology)));
@@ -91,12 +97,22 @@ impl Coordinator {
             order,
             amendment,
             asked,
+            away: away.into_iter().collect(),
             agreed: 0,
             disagreements: Vec::new(),
             until: cx.now() + ANSWERS_LIMIT,
             writing: false,
         });
         self.check(cx);
+    }
+
+    /// Whether a node can be asked at all. Who is away has no say: it comes back by the amended file, or not at all, as any node does.
+    fn is_there(&self, node: &NodeId) -> bool {
+        let domain = self.domains.get(&node.domain());
+        let is_led = domain.is_some_and(|domain| domain.joined && !domain.lost);
+        let state = self.membership.state(node);
+        let is_there = matches!(state, Some(State::Active | State::Suspect));
+        self.is_own(node) || is_led && is_there && !self.view().is_out(node)
     }
 
     /// Whether a node agrees.
@@ -125,18 +141,21 @@ impl Coordinator {
 
     /// Goes on once everybody has answered, or has had the time to.
     pub(super) fn check_amending(&mut self, cx: &mut Context<'_, Effect>) {
-        let Some(amending) = &mut self.orders.amending else {
+        let Some(amending) = &self.orders.amending else {
             return;
         };
         if amending.writing {
             return;
         }
-        if let Some(ending) = &self.ending {
-            let reason = ending.reason.clone();
+        if let Some(reason) = self.ends() {
+            let reason = reason.to_owned();
             let number = amending.number;
             self.orders.amending = None;
             return cx.effect(Effect::Ordered(number, Err(NotObeyed::Ends { reason })));
         }
+        let Some(amending) = &mut self.orders.amending else {
+            return;
+        };
         if !amending.asked.is_empty() && cx.now() < amending.until {
             return cx.wake_at(amending.until);
         }
@@ -195,10 +214,14 @@ impl Coordinator {
                     topology,
                     open,
                 });
-                self.stop_behind(cx, format!("{AMENDED}{topology}"));
+                // Who has stopped the run meanwhile meant that; it goes on by the amended topology when it is begun again.
+                if self.ends().is_none() {
+                    self.stop_behind(cx, format!("{AMENDED}{topology}"));
+                }
                 Ok(Obeyed::Amended {
                     topology,
                     nodes: amending.agreed,
+                    away: amending.away,
                     open,
                 })
             }

@@ -6,11 +6,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::amend::{Amending, Amendment, Disagreement, in_words};
+use super::amend::{AMENDED, Amending, Amendment, Disagreement, in_words};
 use super::round::Phase;
 use super::{Coordinator, Effect};
 use crate::event::Event;
-use crate::ids::Round;
+use crate::ids::{NodeId, Round};
 use crate::machine::Context;
 use crate::mutants;
 use crate::tensor::Hash;
@@ -97,6 +97,9 @@ pub enum Obeyed {
         topology: Hash,
         /// How many nodes have agreed.
         nodes: usize,
+        /// Who is away and was not asked.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        away: Vec<NodeId>,
         /// The round that still comes to its end.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         open: Option<Round>,
@@ -197,7 +200,7 @@ impl Coordinator {
     }
 
     /// Why the run ends, if it does.
-    fn ends(&self) -> Option<&str> {
+    pub(super) fn ends(&self) -> Option<&str> {
         let ending = self.ending.as_ref().map(|ending| ending.reason.as_str());
         ending.or(self.orders.stopping.as_deref())
     }
@@ -294,9 +297,19 @@ impl Coordinator {
 
     fn stop(&mut self, cx: &mut Context<'_, Effect>, order: &Order) -> Obeyed {
         let now = order.wish == Wish::StopNow;
-        let already = self.ends().is_some();
+        let amends = self
+            .ends()
+            .is_some_and(|reason| reason.starts_with(AMENDED));
+        let already = self.ends().is_some() && !amends;
         let reason = format!("{STOPPED}{}", order.by);
         let open = self.ending_round();
+        if amends {
+            // The amendment holds; but who begins again by it is for a user to say now.
+            self.orders.stopping = Some(clip(reason.clone()));
+            if let Some(ending) = self.ending.as_mut().filter(|ending| !ending.done) {
+                ending.reason = clip(reason.clone());
+            }
+        }
         if !already || now && self.ending.is_none() {
             let by = order.by.clone();
             cx.report(Event::RunStopping { by, now, open });
@@ -305,7 +318,7 @@ impl Coordinator {
             // The end that was to come behind the open round waits for every domain; this one for nobody.
             self.orders.stopping = None;
             self.on_stop(cx, reason);
-        } else if !already {
+        } else if !already && !amends {
             self.stop_behind(cx, reason);
         }
         // What is being committed exists already, perhaps: only its end tells.

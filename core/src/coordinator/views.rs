@@ -199,7 +199,10 @@ impl Coordinator {
         for domain in &self.plan.domains {
             let acting = self.view().gateway(&domain.id);
             let lost = self.domains.get(&domain.id).is_some_and(|entry| entry.lost)
-                || acting.is_some_and(|acting| self.view().is_out(acting) && !self.is_own(acting));
+                || acting.is_some_and(|acting| {
+                    let may_not = policy::may_speak(&self.plan, &self.me, acting).is_some();
+                    (self.view().is_out(acting) || may_not) && !self.is_own(acting)
+                });
             let place = domain.gateways.iter().position(|node| Some(node) == acting);
             let (Some(place), true) = (place, lost && !self.is_fetching(&domain.id)) else {
                 continue;

@@ -275,7 +275,8 @@ pub fn controls() -> Vec<Control> {
         Control::Departing,
         Control::Muster(Muster {
             round,
-            attempt: 1,
+            epoch,
+            number: 7,
             ranks: vec![named("hq/a"), named("hq/b")],
             door: vec![1, 2, 3],
         }),
@@ -341,6 +342,7 @@ pub fn hello() -> Hello {
         known: 4,
         received: 3,
         heartbeat_ms: 500,
+        at_work: true,
     }
 }
 

@@ -234,6 +234,7 @@ impl World {
                 known,
                 received,
                 heartbeat_ms: 500,
+                at_work: true,
             }
         });
         let now = self.now;

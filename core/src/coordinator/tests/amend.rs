@@ -61,6 +61,7 @@ fn all_agree_and_the_run_goes_on_by_it_behind_the_open_round() {
     let amended = Obeyed::Amended {
         topology: AHEAD,
         nodes: 2,
+        away: Vec::new(),
         open: Some(1),
     };
     assert_eq!(answer(&effects, 1), Some(Ok(amended)));
