@@ -58,7 +58,7 @@ impl Told {
             (false, told) => told && self.retired.insert(root.clone()),
         };
         let certificate = Der(root);
-        is_new.then(|| match comes {
+        let leaf = match comes {
             true => Leaf::Root {
                 domain,
                 certificate,
@@ -67,7 +67,8 @@ impl Told {
                 domain,
                 certificate,
             },
-        })
+        };
+        is_new.then_some(leaf)
     }
 
     fn tell_list(&mut self, domain: DomainId, list: Vec<u8>) -> Option<Leaf> {
