@@ -33,8 +33,13 @@ impl AllocationTracker for Ledger {
     }
 }
 
-/// One test at a time: all of them look at the whole process.
-pub fn alone() -> MutexGuard<'static, ()> {
+/// As long as a test holds it, no other one runs: all of them look at the whole process. Each has a thread of its own, so its futures may hold it, too.
+pub struct Alone {
+    _guard: MutexGuard<'static, ()>,
+}
+
+/// Waits for one's turn.
+pub fn alone() -> Alone {
     static ALONE: Mutex<()> = Mutex::new(());
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -44,7 +49,9 @@ pub fn alone() -> MutexGuard<'static, ()> {
         drop(std::hint::black_box(vec![1_u8; 1 << 20]));
         assert!(most_since(before) >= 1 << 20, "the ledger counts");
     });
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    Alone {
+        _guard: ALONE.lock().unwrap_or_else(PoisonError::into_inner),
+    }
 }
 
 /// From here on.

@@ -158,6 +158,9 @@ async fn push(connection: &Connection, send: &mut SendStream, bytes: usize) -> u
     pushed
 }
 
+/// What it is, what its refusal says, and the frame: the length that it states and its message.
+type Lie = (&'static str, &'static str, (u32, Vec<u8>));
+
 /// Frames that are none, and what the node says to them.
 #[tokio::test]
 async fn a_frame_that_lies_ends_its_connection_by_name() {
@@ -177,7 +180,7 @@ async fn a_frame_that_lies_ends_its_connection_by_name() {
     let at = name.windows(10).position(|it| it == b"plant/gate").unwrap();
     let mut bad_name = name.clone();
     bad_name[at..at + 10].copy_from_slice(b"../../etc/");
-    let lies: Vec<(&str, &str, (u32, Vec<u8>))> = vec![
+    let lies: Vec<Lie> = vec![
         (
             "endless",
             "a message of 4294967295 bytes",
@@ -337,6 +340,7 @@ async fn a_message_of_a_role_that_the_sender_has_not_changes_nothing() {
     within("orders of a gateway", since, MESSAGE);
     hang_up(&greeted.connection);
     is_well(&hostile).await;
+    assert_eq!(honest.left(), None);
 }
 
 /// Who asks and asks and never says that it has got an answer is cut off; so is nobody else.

@@ -58,7 +58,7 @@ pub struct Honest {
     pub plan: Arc<Plan>,
     pub address: SocketAddr,
     events: Arc<Mutex<Vec<Event>>>,
-    _crew: Crew,
+    crew: Crew,
     _world: World,
     _state: tempfile::TempDir,
 }
@@ -109,10 +109,15 @@ impl Honest {
             plan,
             address: crew.address,
             events,
-            _crew: crew,
+            crew,
             _world: world,
             _state: state,
         }
+    }
+
+    /// Why it was told to leave, if it was.
+    pub fn left(&self) -> Option<String> {
+        self.crew.left.borrow().clone()
     }
 
     /// What was reported.
