@@ -33,8 +33,9 @@ fn fixed(_: usize) -> usize {
     WORDS
 }
 
-/// What serde takes at most for a list on the word of its length, before its elements are there; and for a list in its first element.
-const ON_ITS_WORD: usize = 2 << 20;
+/// What serde takes at most for a list on the word of its length, before its elements are there: one mebibyte. A message may hold two lists, and the second a
+/// list in its first element.
+const ON_ITS_WORD: usize = 3 << 20;
 
 /// Values of a tree that refer to nothing else: a small multiple of their bytes, since the shortest names and numbers take one byte or two on the wire,
 /// and a pointer, a length and an allocation of their own in memory.

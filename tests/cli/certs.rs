@@ -158,7 +158,10 @@ fn a_certificate_is_asked_for_approved_put_in_place_and_revoked() {
         .expect(0);
     let revoked = &revoked.events("revoked")[0];
     // A list of later is of a greater number, whoever has lost the one before.
-    assert!(revoked["number"].as_u64().unwrap() > 1_700_000_000, "{revoked}");
+    assert!(
+        revoked["number"].as_u64().unwrap() > 1_700_000_000,
+        "{revoked}"
+    );
     assert_eq!(
         revoked["serials"].as_array().unwrap().len(),
         3,
