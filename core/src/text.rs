@@ -143,7 +143,10 @@ mod tests {
     fn a_text_is_bounded_however_it_came_to_be() {
         let long = "é".repeat(TEXT_BYTES_MAX);
         assert!(Text::from(long.as_str()).len() <= TEXT_BYTES_MAX);
+        // Who sends one has bounded it.
         let sent = codec::encode(&long).unwrap();
+        assert!(codec::decode::<Text>(&sent).is_err());
+        let sent = codec::encode(&Text::from(long.as_str())).unwrap();
         assert_eq!(codec::decode(&sent), Ok(Text::from(long)));
     }
 }

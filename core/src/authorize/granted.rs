@@ -176,6 +176,7 @@ mod tests {
             "Failed",
             "Measured",
             "Folded",
+            "Agreed",
             "Departing",
             "Diverged",
             "Vitals",

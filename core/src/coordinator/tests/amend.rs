@@ -21,6 +21,17 @@ impl Run {
         ))
     }
 
+    /// Round 1 is being committed, and both nodes of the one domain are there.
+    fn of_two() -> Self {
+        let mut run = Run::committing(plan(&[2]));
+        let standing = Control::Standing {
+            node: "d0/n1".parse().unwrap(),
+            word: Word::Active,
+        };
+        run.tell(Message::Domain("d0/n0".parse().unwrap(), standing));
+        run
+    }
+
     fn answers(&mut self, domain: usize, node: &str, objection: Option<&str>) -> Vec<Effect> {
         let from = format!("d{domain}/n0").parse::<NodeId>().unwrap();
         let agreed = Control::MemberAgreed {
@@ -45,7 +56,7 @@ fn ask(domain: &str) -> Effect {
 
 #[test]
 fn all_agree_and_the_run_goes_on_by_it_behind_the_open_round() {
-    let mut run = Run::committing(plan(&[2]));
+    let mut run = Run::of_two();
     let effects = run.amend(1);
     assert_eq!(effects, [ask("d0")]);
     assert_eq!(run.answers(0, "d0/n0", None), []);
@@ -77,7 +88,7 @@ fn all_agree_and_the_run_goes_on_by_it_behind_the_open_round() {
 
 #[test]
 fn one_who_does_not_agree_is_named_and_the_run_is_as_it_was() {
-    let mut run = Run::committing(plan(&[2]));
+    let mut run = Run::of_two();
     run.amend(1);
     run.answers(0, "d0/n1", Some("its file is another one"));
     let effects = run.answers(0, "d0/n0", None);
@@ -96,7 +107,7 @@ fn one_who_does_not_agree_is_named_and_the_run_is_as_it_was() {
 
 #[test]
 fn who_does_not_answer_in_time_has_not_agreed() {
-    let mut run = Run::committing(plan(&[2]));
+    let mut run = Run::of_two();
     run.amend(1);
     run.answers(0, "d0/n0", None);
     assert_eq!(run.wake_at, Some(at(10_000)));
@@ -113,6 +124,65 @@ fn who_does_not_answer_in_time_has_not_agreed() {
         "{refused}"
     );
     assert_eq!(run.answers(0, "d0/n1", None), [], "too late");
+}
+
+/// A site that is lost would keep back the very amendment that is to take it out.
+#[test]
+fn who_is_away_is_not_asked_and_is_named() {
+    let mut run = Run::committing(plan(&[2, 1]));
+    let standing = |word| Control::Standing {
+        node: "d0/n1".parse().unwrap(),
+        word,
+    };
+    let gate: NodeId = "d0/n0".parse().unwrap();
+    run.tell(Message::Domain(gate.clone(), standing(Word::Active)));
+    run.tell(Message::Domain(gate, standing(Word::Restoring)));
+    run.tell(Message::Watched("d1/n0".parse().unwrap(), Word::Restoring));
+    assert_eq!(run.amend(1), [ask("d0")]);
+    run.answers(0, "d0/n0", None);
+    let effects = run.tell(Message::Amended(1, Ok(())));
+    let Some(Ok(Obeyed::Amended { nodes: 1, away, .. })) = answer(&effects, 1) else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(
+        away,
+        ["d0/n1", "d1/n0"].map(|node| node.parse::<NodeId>().unwrap())
+    );
+}
+
+/// A stop goes before: what is amended holds, and who begins again by it is for a user to say.
+#[test]
+fn who_stops_an_amended_run_means_that() {
+    let stop = |wish| Order {
+        wish,
+        by: "ada".into(),
+        unix: 0,
+    };
+    for before in [true, false] {
+        let mut run = Run::of_two();
+        run.amend(1);
+        run.answers(0, "d0/n0", None);
+        run.answers(0, "d0/n1", None);
+        if before {
+            run.tell(Message::Order(2, stop(Wish::Stop)));
+        }
+        let effects = run.tell(Message::Amended(1, Ok(())));
+        assert!(matches!(
+            answer(&effects, 1),
+            Some(Ok(Obeyed::Amended { .. }))
+        ));
+        if !before {
+            let effects = run.tell(Message::Order(2, stop(Wish::Stop)));
+            let stopping = Obeyed::Stopping {
+                open: Some(1),
+                already: false,
+            };
+            assert_eq!(answer(&effects, 2), Some(Ok(stopping)));
+        }
+        run.tell(Message::Committed(1, Ok(())));
+        run.domain(0, adopted());
+        assert_eq!(run.finished().reason, "stopped by ada", "{before}");
+    }
 }
 
 #[test]
