@@ -428,7 +428,7 @@ impl Crew {
                 configuration,
                 topology: bound,
                 ahead: ahead.clone(),
-                musters: Musters::new(me.clone(), meeting, company.clone()),
+                musters: Musters::new(me.clone(), incarnation, meeting, company.clone()),
                 trainer: trainer.clone(),
                 shelf: shelf.clone(),
                 fabric: fabric.clone(),

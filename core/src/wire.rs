@@ -30,7 +30,7 @@ pub const VERSION: u16 = 2;
 
 /// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0x1F14_E705_0229_63AB;
+pub const FINGERPRINT: u64 = 0x723F_AFEA_412B_E8C7;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;
@@ -174,7 +174,9 @@ pub struct Muster {
     pub round: Round,
     /// The view in which it was opened.
     pub epoch: Epoch,
-    /// Of two words of one life of the sender the one with the greater number counts.
+    /// Which life of the sender says so; what another one has said counts no more.
+    pub life: u64,
+    /// Of two words of one life the one with the greater number counts.
     pub number: u64,
     /// Who is in it, the sender first.
     pub ranks: Vec<NodeId>,

@@ -183,6 +183,10 @@ fn one_machine_without_the_file_is_enough_to_refuse_it() {
     fleet.until("the next epoch", |status| {
         status["membership"]["epoch"] == 2
     });
+    // A process that begins again only when the others have gone home would wait for them.
+    for node in ["hq/a", "plant/gate", "plant/c"] {
+        fleet.until_state(node, "active");
+    }
     fleet.stop();
 }
 

@@ -59,6 +59,7 @@ pub struct Musters(Arc<Known>);
 
 struct Known {
     me: NodeId,
+    life: u64,
     meeting: Option<Meeting>,
     company: Arc<SetOnce<Company>>,
     state: Mutex<State>,
@@ -71,7 +72,7 @@ struct State {
     heard: BTreeMap<NodeId, Muster>,
     /// What this node says to whom as the first of a round: over a link that comes up only then it is said again.
     saying: BTreeMap<NodeId, Muster>,
-    /// Numbers its words: of each life of a node, a later one counts.
+    /// Numbers its words.
     said: u64,
     silent: BTreeSet<NodeId>,
     /// Who did not come, and until which round it is not waited for.
@@ -97,9 +98,15 @@ impl State {
 
 impl Musters {
     /// Of a node that nobody has invited yet. Without a place to meet nobody trains together here.
-    pub fn new(me: NodeId, meeting: Option<Meeting>, company: Arc<SetOnce<Company>>) -> Self {
+    pub fn new(
+        me: NodeId,
+        life: u64,
+        meeting: Option<Meeting>,
+        company: Arc<SetOnce<Company>>,
+    ) -> Self {
         Musters(Arc::new(Known {
             me,
+            life,
             meeting,
             company,
             state: Mutex::default(),
@@ -111,7 +118,7 @@ impl Musters {
     pub fn hear(&self, from: NodeId, muster: Muster) {
         let mut state = self.state();
         let known = state.heard.get(&from);
-        if known.is_none_or(|known| known.number < muster.number) {
+        if known.is_none_or(|known| known.life != muster.life || known.number < muster.number) {
             state.heard.insert(from, muster);
         }
         drop(state);
@@ -129,11 +136,10 @@ impl Musters {
         self.0.changed.notify_all();
     }
 
-    /// The link to a neighbour is up: what was said before, on either side, may have been of an earlier life.
+    /// The link to a neighbour is up: what was said before may have been to an earlier life of it.
     pub fn met(&self, node: &NodeId) {
         self.note(node, false);
         let mut state = self.state();
-        state.heard.remove(node);
         state.absent.remove(node);
         let muster = state.saying.get(node).cloned();
         drop(state);
@@ -194,7 +200,7 @@ struct InRound {
     /// Who of them may still come; once the group is made, who is in it.
     asked: Vec<NodeId>,
     /// Words that have led to nothing, by who said them.
-    done_with: BTreeMap<NodeId, u64>,
+    done_with: BTreeMap<NodeId, (u64, u64)>,
     step: Option<Step>,
     doubts: Option<Arc<AtomicU64>>,
 }
@@ -237,7 +243,9 @@ impl InRound {
         let is_new = |(from, muster): &(&NodeId, &Muster)| {
             let done = self.done_with.get(*from);
             (muster.round, muster.epoch) == (self.round, self.epoch)
-                && done.is_none_or(|done| *done < muster.number)
+                && done.is_none_or(|(life, number)| {
+                    *life != muster.life || *number < muster.number
+                })
                 // Whoever comes later has to join this node, and not the other way about.
                 && (!muster.ranks.contains(me) || place(from) < place(me))
         };
@@ -269,7 +277,7 @@ impl InRound {
                         self.round
                     ));
                 }
-                self.done_with.insert(from, muster.number);
+                self.done_with.insert(from, (muster.life, muster.number));
                 let Ok(door) = Endpoint::from_bytes(&muster.door) else {
                     continue;
                 };
@@ -346,6 +354,7 @@ impl InRound {
             let muster = Muster {
                 round: self.round,
                 epoch: self.epoch,
+                life: self.musters.0.life,
                 number,
                 ranks: ranks.to_vec(),
                 door: door(node),

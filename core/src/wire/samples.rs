@@ -276,6 +276,7 @@ pub fn controls() -> Vec<Control> {
         Control::Muster(Muster {
             round,
             epoch,
+            life: 5,
             number: 7,
             ranks: vec![named("hq/a"), named("hq/b")],
             door: vec![1, 2, 3],
