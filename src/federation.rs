@@ -445,7 +445,7 @@ impl Federation {
         }
         check_ports(&plan, &nodes)?;
         let folder = &plan.checkpoint.folder;
-        tracing::debug!(folder = %folder.display(), "state folder");
+        tracing::debug!(?folder, "state folder");
         let fabrics = Fabrics::new(folder);
         // The model, and an update of it.
         let registered = 2 * 4 * built.layout.len() as u64;

@@ -39,13 +39,20 @@ fn a_run_is_paused_through_a_restart_and_stopped_and_ends_with_the_undisturbed_m
         let again = workspace.run("pause topology.toml").expect(0);
         assert_eq!(again.events("paused")[0]["already"], true);
         drop(run);
+        // Processes of nodes die with the one that started them, and a moment after it.
+        let ends = (0..1000).any(|_| workspace.run("status topology.toml").code() != 0);
+        assert!(ends, "processes outlive the one that started them");
 
         let mut run = workspace.start(&format!("run topology.toml --resume {mode}"));
         let found = (0..600).any(|_| {
             run.listen(std::time::Duration::from_millis(50));
             paused(&workspace)["by"] == told["by"]
         });
-        assert!(found, "the pause is forgotten");
+        assert!(
+            found,
+            "the pause is forgotten: {:#?}",
+            run.listen(std::time::Duration::ZERO)
+        );
         run.until("the word that the run is paused", |output| {
             let said = output.events("run_paused");
             said.iter().any(|event| event["by"] == told["by"])

@@ -68,7 +68,11 @@ async fn no_hello_but_a_good_one_opens_the_door() {
             framed(1025, &[0; 1025]),
         ),
         ("empty", "not a valid message", of(&[])),
-        ("nonsense", "protocol version 2 ", of(&[0xFF; 74])),
+        (
+            "nonsense",
+            "protocol version 2 ",
+            of(&[&[0xFF; 74][..], &[1]].concat()),
+        ),
         (
             "trailing",
             "1 bytes follow the message",

@@ -68,8 +68,11 @@ fn stays(what: &str, before: (u64, usize), after: (u64, usize)) {
     );
 }
 
+/// Step by step: the fleet is patient for some hundred rounds, not for ten thousand.
 fn until_ended(fleet: &mut Fleet, rounds: u64) {
-    fleet.until("its rounds", |status| ended(status) >= rounds);
+    for step in (0..rounds).step_by(200).skip(1).chain([rounds]) {
+        fleet.until("its rounds", |status| ended(status) >= step);
+    }
 }
 
 /// NVFlare#4019, NVFlare#2166: memory is flat over rounds, and so are descriptors.
