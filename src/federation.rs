@@ -436,7 +436,7 @@ impl Federation {
             reason,
         })?;
         let plan = built.plan.clone();
-        let ahead = self.blueprint.ahead(&plan);
+        let ahead = self.blueprint.ahead(&plan, &nodes, self.emulate);
         let hosts_coordinator = nodes.contains(&plan.coordinator);
         let mut identities = BTreeMap::new();
         for node in &nodes {

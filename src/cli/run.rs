@@ -11,7 +11,7 @@ use super::notify::Notify;
 use super::output::{Display, complain, judge, names, print_line, refuse, show_fabrics};
 use super::signals::Signals;
 use super::{Common, Exit, Format, processes, report, runtime};
-use tombolo::federation::{DEPARTED, goes_on_by};
+use tombolo::federation::{DEPARTED, Interrupt, goes_on_by};
 use tombolo::observe::Dashboard;
 use tombolo::{Federation, FederationError, Running};
 use tombolo_core::event::Event;
@@ -170,7 +170,17 @@ pub async fn follow(
             }
             (Format::Text, false) => say!("goes on by the amended topology {topology:?}"),
         }
-        return Exit::Amended;
+        // Who told this process to end while it ended did not mean it to begin again.
+        let told = tokio::select! {
+            biased;
+            why = signals.next() => Some(why),
+            () = std::future::ready(()) => None,
+        };
+        return match told {
+            None => Exit::Amended,
+            Some(Interrupt::Interrupted) => Exit::Interrupted,
+            Some(Interrupt::Terminated) => Exit::Terminated,
+        };
     }
     // A standby that was promoted tells of the rounds as well.
     if !hosts_coordinator && report.finished.rounds == 0 {

@@ -1,12 +1,16 @@
 //! A run that goes on by another topology: what a process looks at before it agrees, and how it begins again.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::unix_now;
 use super::{Blueprint, Federation, FederationError, Running, Source, Waiting};
+use crate::identity::{NodeIdentity, pki};
 use crate::topology::{Options, SharedKeys, config_hash};
 use tombolo_actors::checkpoint::{self, Store, began_with};
 use tombolo_actors::env::{Env, Files, Work, work};
+use tombolo_actors::identity::IdentityError;
 use tombolo_actors::node::Ahead;
 use tombolo_actors::slab::Pool;
 use tombolo_core::coordinator::{AMENDED, Amendment};
@@ -43,9 +47,15 @@ pub fn unamendable<'a>(running: &'a SharedKeys, amended: &'a SharedKeys) -> Vec<
 }
 
 impl Blueprint {
-    /// Looks at the topology's file as it is now, for a run that goes by `running`; none if there is no file.
-    pub fn ahead(&self, running: &Plan) -> Option<Ahead> {
-        let path = self.path()?.to_owned();
+    /// Looks at the topology's file as it is now, for a run that goes by `running`, and whether these nodes could start by it; none if there is no
+    /// file. Where one machine holds all of a development's certificates, those that are missing are made.
+    pub fn ahead(
+        &self,
+        running: &Plan,
+        nodes: &BTreeSet<NodeId>,
+        makes_pki: bool,
+    ) -> Option<Ahead> {
+        let (path, nodes) = (self.path()?.to_owned(), nodes.clone());
         let registered = self.registered();
         let (needs, running) = (running.aggregator.needs, SharedKeys::of(running));
         Some(Arc::new(move || {
@@ -58,7 +68,10 @@ impl Blueprint {
             plan.aggregator.needs = needs;
             let amended = SharedKeys::of(&plan);
             match unamendable(&running, &amended)[..] {
-                [] => Ok(hashes(&plan)),
+                [] => {
+                    could_start(&plan, &nodes, makes_pki)?;
+                    Ok(hashes(&plan))
+                }
                 ref keys => Err(format!(
                     "its file changes {}, which is the same throughout a run: put that back, or begin another run",
                     keys.join(", ")
@@ -66,6 +79,18 @@ impl Blueprint {
             }
         }))
     }
+}
+
+/// Whether nodes have what they need of certificates and roots to begin by a topology; who is not in it any more needs nothing.
+fn could_start(plan: &Plan, nodes: &BTreeSet<NodeId>, makes_pki: bool) -> Result<(), String> {
+    let unable = |error: IdentityError| format!("it could not begin by its file: {error}");
+    if makes_pki {
+        pki::ensure_dev_pki(plan, unix_now()).map_err(unable)?;
+    }
+    for node in nodes.iter().filter(|node| plan.node(node).is_some()) {
+        NodeIdentity::load(plan, node, Arc::new(unix_now)).map_err(unable)?;
+    }
+    Ok(())
 }
 
 /// The hashes of a topology.

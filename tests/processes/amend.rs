@@ -169,6 +169,19 @@ fn one_machine_without_the_file_is_enough_to_refuse_it() {
         "{model}"
     );
 
+    // A machine without the new domain's root could not begin again.
+    fleet.workspace.write("topology.toml", &wider());
+    fleet.workspace.write("plant.toml", &wider());
+    let root = fleet.workspace.path().join("certs/port.pem");
+    let aside = fleet.workspace.path().join("certs/aside");
+    std::fs::rename(&root, &aside).unwrap();
+    let rootless = refused(&fleet);
+    assert!(
+        rootless.contains("hq/a: it could not begin by its file") && rootless.contains("port"),
+        "{rootless}"
+    );
+    std::fs::rename(&aside, &root).unwrap();
+
     fleet.workspace.write("topology.toml", "rounds = 3");
     let broken = fleet.workspace.run("amend topology.toml").expect(2);
     assert!(!broken.events("mistake").is_empty(), "{broken:#?}");
