@@ -52,7 +52,7 @@ pub fn again(
     Exit::Amended
 }
 
-/// One argument for a name and a value.
+/// One argument for a name and a value, so that a value which begins with a dash is no option.
 pub fn option(name: &str, value: impl AsRef<std::ffi::OsStr>) -> OsString {
     let mut option = OsString::from(name);
     option.push("=");

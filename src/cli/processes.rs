@@ -4,7 +4,6 @@
 //! process outlives it: the kernel kills the children when the parent dies, and it reaps every one of them before it ends. A node's process
 //! that dies is named and not restarted; the rounds go on without it.
 
-use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::pin::Pin;
@@ -19,6 +18,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
 
+use super::again::option;
 use super::output::{Display, complain, fail, print_line, refuse};
 use super::signals::Signals;
 use super::{Common, Exit, Format};
@@ -432,14 +432,6 @@ fn words(status: &io::Result<ExitStatus>) -> String {
         Ok(status) => status.to_string(),
         Err(error) => error.to_string(),
     }
-}
-
-/// One argument, so that a path which begins with a dash is no option.
-fn option(name: &str, path: &Path) -> OsString {
-    let mut option = OsString::from(name);
-    option.push("=");
-    option.push(path);
-    option
 }
 
 /// Makes the kernel kill this process when its parent dies. False if the parent is dead already.
