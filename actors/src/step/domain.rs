@@ -8,6 +8,7 @@
 //! hears that others have begun without it gives the round up, and is asked again in the next one: were it to train alone, its update would be of
 //! another path than its neighbours'. What waits here is the thread that trains.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::SetOnce;
 
-use super::{Reduction, Step, StepError};
+use super::{Reduction, Shared, Step, StepError};
 use crate::link;
 use crate::node::Company;
 use tombolo_core::collective::{Element, Operation, Shape};
@@ -169,6 +170,7 @@ impl Musters {
                 asked,
                 done_with: BTreeMap::new(),
                 step: None,
+                shared: None,
                 doubts: None,
             }),
         }
@@ -202,6 +204,8 @@ struct InRound {
     /// Words that have led to nothing, by who said them.
     done_with: BTreeMap<NodeId, (u64, u64)>,
     step: Option<Step>,
+    /// Of that group: memory that all reach, for shapes that need it. Calls follow each other with values of one type and number.
+    shared: Option<Box<dyn Any + Send>>,
     doubts: Option<Arc<AtomicU64>>,
 }
 
@@ -438,7 +442,7 @@ impl InRound {
         let Some(lost) = lost.filter(|lost| *lost != self.musters.0.me) else {
             return self.part("the others went on without this node, which came too late".into());
         };
-        self.step = None;
+        (self.step, self.shared) = (None, None);
         self.asked.retain(|node| *node != lost);
         match self.place() {
             Ok((_, ranks)) => DomainError::Regrouped {
@@ -457,25 +461,37 @@ impl InRound {
         if values.is_empty() {
             return Ok(());
         }
-        let step = self.meet()?;
-        let reduced = match step.shape {
-            Shape::Direct => step.all_reduce_own(values, reduction),
-            _ => through(step, values, reduction),
+        let reduced = match self.meet()?.shape {
+            Shape::Direct => self.meet()?.all_reduce_own(values, reduction),
+            _ => {
+                let mut shared = self.shared.take();
+                let reduced = through(self.meet()?, &mut shared, values, reduction);
+                self.shared = shared;
+                reduced
+            }
         };
         reduced.map_err(|error| self.regroup(error))
     }
 }
 
-/// In the shape that was chosen, which takes memory that all reach.
+/// In the shape that was chosen, which takes memory that all reach: that of the call before, if it is for as many values of that type.
 fn through<T: Element>(
     step: &mut Step,
+    kept: &mut Option<Box<dyn Any + Send>>,
     values: &mut [T],
     reduction: Reduction,
 ) -> Result<(), StepError> {
-    let mut shared = step.allocate::<T>(values.len())?;
+    let before = kept
+        .take()
+        .and_then(|kept| kept.downcast::<Shared<T>>().ok());
+    let mut shared = match before.filter(|shared| shared.len() == values.len()) {
+        Some(shared) => shared,
+        None => Box::new(step.allocate::<T>(values.len())?),
+    };
     shared.values_mut()?.copy_from_slice(values);
     step.all_reduce(&mut shared, reduction)?;
     values.copy_from_slice(shared.values()?);
+    *kept = Some(shared);
     Ok(())
 }
 
