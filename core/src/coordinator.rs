@@ -43,7 +43,7 @@ use leaves::Untold;
 use orders::Orders;
 use round::{Current, Phase};
 
-pub use amend::{AMENDED, Amendment, Disagreement};
+pub use amend::{AMENDED, Amendment, Disagreement, objection};
 pub use leaves::Told;
 pub use messages::{Committed, Effect, FoldError, Message, NoteError, Outcome};
 pub use orders::{Held, NotObeyed, Obeyed, Order, OrderAnswer, Paused, STOPPED, Wish};

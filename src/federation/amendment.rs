@@ -24,12 +24,10 @@ use tombolo_core::tensor::Hash;
 const LOOK: Duration = Duration::from_secs(2);
 
 /// What the keys may begin with in which an amended topology differs: who takes part, how they are joined, and when rounds close. Not the
-/// model, the rule or the seed: what is counted in one run is counted alike. Nor who may coordinate, which the record says first.
-const AMENDABLE: [&str; 11] = [
+/// model, the rule or the seed: what is counted in one run is counted alike. Policies are no part of a run, and are not among these keys. Nor who may coordinate, which the record says first.
+const AMENDABLE: [&str; 9] = [
     "domain.",
     "link.",
-    "policy",
-    "slice",
     "federation.rounds",
     "round.quorum",
     "round.deadline",

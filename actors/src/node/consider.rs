@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Node, Work, later, work};
 use crate::shell::Cx;
-use tombolo_core::coordinator::Amendment;
+use tombolo_core::coordinator::{Amendment, objection};
 use tombolo_core::ids::NodeId;
 use tombolo_core::tensor::Hash;
 use tombolo_core::text::clip;
@@ -31,18 +31,12 @@ impl Node {
     pub(super) fn consider(&self, cx: &mut Cx<Self>, from: NodeId, topology: Hash) {
         let (ahead, env) = (self.setup.ahead.clone(), self.setup.stage.env.clone());
         let own = self.setup.topology;
-        let looked = work(env.as_ref(), Work::Bytes(0), move || match ahead {
-            None => Err(NO_FILE.to_owned()),
-            Some(ahead) => match ahead()?.topology {
-                found if found != topology => Err(match found == own {
-                    true => format!(
-                        "its file is still that of the run ({found:?}), not {topology:?}: give it the amended one"
-                    ),
-                    false => format!("its file is another one: {found:?}, not {topology:?}"),
-                }),
-                found if found == own => Err("the run goes by that topology already".to_owned()),
-                _ => Ok(()),
-            },
+        let looked = work(env.as_ref(), Work::Bytes(0), move || {
+            let found = ahead.ok_or(NO_FILE).map_err(str::to_owned)?()?;
+            match objection(&topology, &found.topology, &own) {
+                Some(reason) => Err(reason),
+                None => Ok(()),
+            }
         });
         later(cx, looked, move |node, looked, _| {
             let looked = looked.unwrap_or_else(|panicked| Err(panicked.to_string()));

@@ -33,6 +33,20 @@ pub struct Amendment {
     pub topology: Hash,
 }
 
+/// Why a node cannot agree to go on by one topology whose file has another; `own` is that of the run. None if it can.
+pub fn objection(asked: &Hash, found: &Hash, own: &Hash) -> Option<String> {
+    match found {
+        _ if found == asked && asked == own => {
+            Some("the run goes by that topology already".to_owned())
+        }
+        _ if found == asked => None,
+        _ if found == own => Some(format!(
+            "its file is still that of the run ({found:?}), not {asked:?}: give it the amended one"
+        )),
+        _ => Some(format!("its file is another one: {found:?}, not {asked:?}")),
+    }
+}
+
 /// How long nodes may take to say whether they agree: each reads a file.
 const ANSWERS_LIMIT: Duration = Duration::from_secs(10);
 
@@ -141,21 +155,16 @@ impl Coordinator {
 
     /// Goes on once everybody has answered, or has had the time to.
     pub(super) fn check_amending(&mut self, cx: &mut Context<'_, Effect>) {
-        let Some(amending) = &self.orders.amending else {
+        let ends = self.ends().map(str::to_owned);
+        let asks = self.orders.amending.as_mut();
+        let Some(amending) = asks.filter(|amending| !amending.writing) else {
             return;
         };
-        if amending.writing {
-            return;
-        }
-        if let Some(reason) = self.ends() {
-            let reason = reason.to_owned();
+        if let Some(reason) = ends {
             let number = amending.number;
             self.orders.amending = None;
             return cx.effect(Effect::Ordered(number, Err(NotObeyed::Ends { reason })));
         }
-        let Some(amending) = &mut self.orders.amending else {
-            return;
-        };
         if !amending.asked.is_empty() && cx.now() < amending.until {
             return cx.wake_at(amending.until);
         }

@@ -222,3 +222,13 @@ fn who_is_out_is_not_asked_and_a_run_that_ends_meanwhile_is_not_amended() {
         Some(Err(NotObeyed::Ends { .. }))
     ));
 }
+
+#[test]
+fn a_node_agrees_only_to_what_its_file_says_and_the_run_does_not_yet() {
+    let [run, other] = [1, 2].map(|byte| Hash([byte; 32]));
+    let says = |found: &Hash, own: &Hash| objection(&AHEAD, found, own).unwrap_or_default();
+    assert_eq!(objection(&AHEAD, &AHEAD, &run), None);
+    assert!(says(&run, &run).contains("still that of the run"));
+    assert!(says(&other, &run).contains("another one"));
+    assert!(says(&AHEAD, &AHEAD).contains("already"));
+}
