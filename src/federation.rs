@@ -486,7 +486,8 @@ impl Federation {
         let told = may_coordinate.then(|| last_told(&plan.checkpoint.folder));
         let told = told.flatten();
 
-        let (events, all_events) = broadcast::channel(EVENTS_KEPT);
+        let (events, from_the_first) = broadcast::channel(EVENTS_KEPT);
+        let all_events = vec![events.subscribe(), from_the_first];
         let recorders = Recorders::start(&plan.checkpoint.folder, first, hosts_coordinator);
         let recorders = Arc::new(Mutex::new(recorders.map_err(machine)?));
         let history = Arc::new(History::new(plan.rounds));
@@ -594,7 +595,7 @@ impl Federation {
             waiting,
             paths,
             sink,
-            all_events: Some(all_events),
+            all_events,
             clock: running_clock,
             pulse: Some(pulse),
             _control: control,

@@ -110,7 +110,9 @@ pub async fn follow(
     let mut display = Display::new(common.format, rounds)
         .everything(everything && may_coordinate)
         .member(!hosts_coordinator);
-    let (mut events, ledger) = (running.events(), running.ledger());
+    // Also what was said before anybody followed, such as that the run is paused.
+    let events = running.all_events();
+    let (mut events, ledger) = (events.unwrap_or_else(|| running.events()), running.ledger());
     if let (Some(page), Some(events)) = (&mut page, running.all_events()) {
         page.follow(events, ledger.clone(), running.clock());
     }

@@ -52,7 +52,7 @@ pub struct Running {
     pub(super) crews: BTreeMap<NodeId, Crew>,
     pub(super) events: broadcast::Sender<Event>,
     /// From the first event on, for whoever asks for it before the run is followed.
-    pub(super) all_events: Option<broadcast::Receiver<Event>>,
+    pub(super) all_events: Vec<broadcast::Receiver<Event>>,
     pub(super) clock: Clock,
     pub(super) pulse: Option<Pulse>,
     pub(super) ledger: Arc<Ledger>,
@@ -133,9 +133,10 @@ impl Running {
         self.events.subscribe()
     }
 
-    /// Past facts from the first one on; once, and only before the run is followed. A listener that falls far behind misses some.
+    /// Past facts from the first one on, for what is shown of the run and for a page of it: twice, and only before the run is followed. A listener that
+    /// falls far behind misses some.
     pub fn all_events(&mut self) -> Option<broadcast::Receiver<Event>> {
-        self.all_events.take()
+        self.all_events.pop()
     }
 
     /// Tells the time of this run: seconds since its process began, as the record has them.
@@ -202,7 +203,7 @@ impl Running {
         let mut interrupt = std::pin::pin!(interrupt);
         let (waiting, sink) = (self.waiting.clone(), self.sink.clone());
         // Nobody asked for it, so nothing is kept for it.
-        self.all_events = None;
+        self.all_events.clear();
         let mut watch = std::pin::pin!(waiting.watch(sink.as_ref()));
         let mut measure = std::pin::pin!(self.paths.watch(&self.clock, sink.as_ref()));
         let left = |crew: &Crew| {
@@ -475,6 +476,25 @@ mod tests {
             }
         }
         assert_eq!(left, [""; 0]);
+    }
+
+    /// What is said before anybody listens, such as that the run is paused, is heard by what is shown of it and by a page of it.
+    #[tokio::test]
+    async fn two_listeners_hear_a_run_from_its_first_event_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let federation = Federation::from_toml(SMALL, folder.path()).unwrap();
+        let mut running = federation.state(folder.path()).spawn().await.unwrap();
+        running.ledger().finished().await;
+        for listener in ["shown", "a page"] {
+            let mut events = running.all_events().expect(listener);
+            let first = events.try_recv();
+            assert!(
+                matches!(first, Ok(Event::NodeStarted { .. })),
+                "{listener}: {first:?}"
+            );
+        }
+        assert!(running.all_events().is_none());
+        running.run().await.unwrap();
     }
 
     /// However many events come between, the report has every round and the run its end.
