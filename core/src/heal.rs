@@ -542,6 +542,10 @@ impl Heal {
                 _ => None,
             });
         for (index, slow) in late.collect::<Vec<_>>() {
+            // More sources than `SOURCES_MAX` may hold the model by now: some were away when others were asked.
+            if self.in_flight() >= IN_FLIGHT_MAX {
+                return;
+            }
             let Some(node) = self.free_holder(now, last_too, Some(&slow)) else {
                 continue;
             };

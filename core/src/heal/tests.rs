@@ -430,6 +430,22 @@ fn no_more_sources_than_needed_are_asked_at_once() {
     assert!(effects.contains(&ask_outline("plant/n04")), "{effects:?}");
 }
 
+#[test]
+fn nothing_is_asked_twice_beyond_what_may_be_on_its_way() {
+    let candidates: Vec<Candidate> = (0..5).map(|i| near(&format!("plant/n{i}"))).collect();
+    let mut run = Run::new(IN_FLIGHT_MAX, &candidates);
+    run.begin();
+    for i in 0..SOURCES_MAX {
+        run.shows_outline(&format!("plant/n{i}"));
+    }
+    // Its chunks go to the fifth source; it is back with nothing to do, and everything else takes long.
+    run.tell(Message::Parted(n("plant/n0")));
+    let asked = run.shows_outline("plant/n4");
+    assert_eq!(asked.len(), SHARE_MAX, "{asked:?}");
+    run.tell(Message::Reached(n("plant/n0"), None));
+    assert_eq!(run.wait(), []);
+}
+
 /// What a source does when it is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
