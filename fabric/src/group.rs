@@ -97,6 +97,9 @@ const SPINS_MIN: u32 = 250;
 /// How often it gives the processor to another before it sleeps. Where ranks share a processor, the one that is waited for may be next.
 const YIELDS: u32 = 50;
 
+/// How long a process may still be there after its sockets have closed: the kernel takes it apart in that order.
+const ENDING: Duration = Duration::from_secs(1);
+
 /// The first sleep, which doubles up to the longest: after each, dead ranks and the deadline are looked for.
 const NAP: Duration = Duration::from_millis(1);
 const NAP_MAX: Duration = Duration::from_millis(20);
@@ -306,7 +309,7 @@ impl Group {
                 ended => return ended,
             }
             nap = (nap * 2).min(NAP_MAX);
-            if let Some(rank) = self.dead() {
+            if let Some(rank) = self.dead(Duration::ZERO) {
                 return gate.fail(turn, blame(Reason::Dead, rank));
             }
             if let Some(rank) = self.doubted(turn) {
@@ -329,18 +332,15 @@ impl Group {
         missing.find(is_doubted)
     }
 
-    /// A rank whose process has ended.
-    fn dead(&self) -> Option<usize> {
+    /// A rank whose process has ended, or does so `within`.
+    fn dead(&self, within: Duration) -> Option<usize> {
         let mut lives: Vec<PollFd<'_>> = self
             .lives
             .iter()
             .map(|life| PollFd::new(life, PollFlags::IN))
             .collect();
-        let at_once = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        rustix::event::poll(&mut lives, Some(&at_once)).ok()?;
+        let within = Timespec::try_from(within).expect("a few seconds at most");
+        rustix::event::poll(&mut lives, Some(&within)).ok()?;
         lives.iter().position(|life| !life.revents().is_empty())
     }
 
@@ -380,10 +380,17 @@ impl Group {
     }
 
     fn failed_with(&self, error: FabricError) -> GroupError {
-        let failure = blame(Reason::Left, self.rank);
-        match self.control.gate().fail(self.turn, failure) {
+        let gate = self.control.gate();
+        let own = blame(Reason::Left, self.rank);
+        let ended = match gate.look(self.turn) {
+            Turn::Failed(_) => None,
+            _ if is_cut_off(&error) => self.dead(self.wait.min(ENDING)),
+            _ => None,
+        };
+        let failure = ended.map_or(own, |rank| blame(Reason::Dead, rank));
+        match gate.fail(self.turn, failure) {
             // Somebody else failed first, which may be why.
-            Turn::Failed(first) if first != failure => self.error(first),
+            Turn::Failed(first) if first != own => self.error(first),
             _ => error.into(),
         }
     }
@@ -525,6 +532,18 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         self.give_up();
+    }
+}
+
+/// Whether it may be what is seen of the end of another rank.
+fn is_cut_off(error: &FabricError) -> bool {
+    match error {
+        FabricError::Unreachable { .. } => true,
+        FabricError::System { source, .. } => matches!(
+            source.kind(),
+            std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset
+        ),
+        _ => false,
     }
 }
 

@@ -63,6 +63,34 @@ fn whichever_rank_is_killed_the_others_name_it_regroup_and_finish() {
     );
 }
 
+/// The same where memory is handed from one to the others.
+#[test]
+fn a_rank_that_is_killed_while_memory_is_handed_out_is_named_by_the_others() {
+    let ranks = Ranks::start(RANKS);
+    for kill in 0..30 {
+        ranks.found(WAIT);
+        for index in 0..RANKS {
+            ranks.tell(index, "allocations");
+        }
+        for index in 0..RANKS {
+            assert_eq!(ranks.hear(index), "ready");
+        }
+        std::thread::sleep(Duration::from_micros(1000 + 617 * kill % 4001));
+        let killed = ranks.kill(kill as usize % RANKS);
+        for index in 0..RANKS - 1 {
+            let told = ranks.hear(index);
+            assert!(
+                told.contains(&format!("({killed}) died")),
+                "kill {kill}: {told}"
+            );
+            ranks.tell(index, "held");
+            assert_eq!(ranks.hear(index), "nothing more than before");
+        }
+        ranks.add(&format!("hq/after-{kill}"));
+        ranks.rotate();
+    }
+}
+
 /// Field fault: when a member hangs in a collective the others get a typed error within the limit (pytorch#97191). And what it does when it goes on
 /// reaches nobody.
 #[test]

@@ -190,6 +190,18 @@ fn a_rank_of_another_test() {
                 };
                 say(&said);
             }
+            // Buffers one after the other until it fails; then out of the group.
+            ["allocations"] => {
+                let mut step = step.take().unwrap();
+                say("ready");
+                let failed = loop {
+                    if let Err(error) = step.allocate::<f32>(1000) {
+                        break error;
+                    }
+                };
+                drop(step);
+                say(&failed.to_string());
+            }
             ["held"] => {
                 assert_eq!(held(), before, "descriptors and mappings of groups");
                 say("nothing more than before");

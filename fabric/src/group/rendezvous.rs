@@ -159,9 +159,8 @@ impl Founding {
             };
             let files: Vec<BorrowedFd<'_>> =
                 [file.as_fd()].into_iter().chain(group.lives()).collect();
-            welcome
-                .send(socket, &files)
-                .map_err(system("welcoming a rank"))?;
+            let sent = welcome.send(socket, &files);
+            sent.map_err(|error| group.failed_with(system("welcoming a rank")(error)))?;
         }
         group.convene()?;
         Ok(group)
