@@ -93,6 +93,7 @@ pub const TARGETS: &[Target] = &[
     frame("hello", wire::hello, tree, |name| name == "Hello"),
     frame("control", wire::control, tree, wire::is_control),
     binary("frames", wire::frames, tree),
+    binary("tunnel", wire::tunnel, tree),
     binary("endpoint", wire::endpoint, fixed),
     binary("outline", tensors::outline, tree),
     binary("chunk_plain", tensors::chunk_plain, tensors::room),

@@ -1,6 +1,7 @@
 //! Frames of a connection.
 
 use tombolo_core::link::Memory;
+use tombolo_core::relay::{Halves, Header};
 use tombolo_core::wire::{
     Control, FrameHeader, Heartbeat, Hello, ObjectHeader, REGION_HEADER_BYTES, RegionHeader, codec,
 };
@@ -31,6 +32,22 @@ pub fn region_header(bytes: &[u8]) -> bool {
         assert_eq!(RegionHeader::from_bytes(&written), Some(header));
         true
     })
+}
+
+/// Datagrams of a tunnel, each behind its length.
+pub fn tunnel(mut bytes: &[u8]) -> bool {
+    let mut halves = Halves::default();
+    let mut any = false;
+    while let Some((length, rest)) = bytes.split_first_chunk() {
+        let length = usize::from(u16::from_le_bytes(*length)).min(rest.len());
+        let (datagram, rest) = rest.split_at(length);
+        if let Some((header, contents)) = Header::read(datagram) {
+            assert_eq!(header.write(contents), datagram);
+            any |= halves.take(header, contents).is_some();
+        }
+        bytes = rest;
+    }
+    any
 }
 
 pub fn heartbeat(bytes: &[u8]) -> bool {

@@ -33,8 +33,8 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::time_provider::TimeProvider;
 use tombolo_actors::identity::{
-    Change, Identity, IdentityError, MaterialFault, Paper, PeerFault, Refreshed, Revocations,
-    Unlisted,
+    Change, Identity, IdentityError, MaterialFault, Paper, PeerFault, Purpose, Refreshed,
+    Revocations, Unlisted,
 };
 use tombolo_core::ids::{DomainId, NodeId};
 use tombolo_core::plan::Plan;
@@ -63,8 +63,11 @@ pub mod spiffe;
 mod validity;
 pub mod verifier;
 
-/// The protocol named in the handshake.
+/// The protocol named in the handshake of a link.
 pub const ALPN: &[u8] = b"tombolo/1";
+
+/// The protocol named in the handshake of a tunnel.
+pub const TUNNEL: &[u8] = b"tombolo-tunnel/1";
 
 /// The wall clock: seconds since 1970.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -209,7 +212,7 @@ impl NodeIdentity {
             .map_err(library)?
             .with_client_cert_verifier(verifier.clone())
             .with_cert_resolver(resolver.clone());
-        server.alpn_protocols = vec![ALPN.to_vec()];
+        server.alpn_protocols = vec![ALPN.to_vec(), TUNNEL.to_vec()];
         server.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         server.max_early_data_size = 0;
@@ -220,7 +223,6 @@ impl NodeIdentity {
             .dangerous()
             .with_custom_certificate_verifier(verifier)
             .with_client_cert_resolver(resolver);
-        client.alpn_protocols = vec![ALPN.to_vec()];
         client.resumption = rustls::client::Resumption::disabled();
         client.enable_early_data = false;
 
@@ -237,15 +239,25 @@ impl NodeIdentity {
         })
     }
 
-    fn client_config(&self, peer: &NodeId) -> rustls::ClientConfig {
+    fn client_for(
+        &self,
+        peer: &NodeId,
+        protocol: &[u8],
+    ) -> (Arc<dyn quinn::crypto::ClientConfig>, String) {
         let mut config = self.client.clone();
+        config.alpn_protocols = vec![protocol.to_vec()];
         config
             .dangerous()
             .set_certificate_verifier(Arc::new(Verifier::new(
                 self.bundle.clone(),
                 Some(peer.clone()),
             )));
-        config
+        let config = quinn::crypto::rustls::QuicClientConfig::try_from(config)
+            .expect("the provider has QUIC's initial cipher suite");
+        (
+            Arc::new(config),
+            spiffe::server_name(self.bundle.load().federation(), peer),
+        )
     }
 
     fn now(&self) -> UnixTime {
@@ -298,13 +310,21 @@ impl Identity for NodeIdentity {
         )
     }
 
+    fn purpose(&self, handshake: Option<Box<dyn Any>>) -> Purpose {
+        let data =
+            handshake.and_then(|data| data.downcast::<quinn::crypto::rustls::HandshakeData>().ok());
+        match data.and_then(|data| data.protocol) {
+            Some(protocol) if protocol == TUNNEL => Purpose::Tunnel,
+            _ => Purpose::Link,
+        }
+    }
+
     fn client(&self, peer: &NodeId) -> (Arc<dyn quinn::crypto::ClientConfig>, String) {
-        let config = quinn::crypto::rustls::QuicClientConfig::try_from(self.client_config(peer))
-            .expect("the provider has QUIC's initial cipher suite");
-        (
-            Arc::new(config),
-            spiffe::server_name(self.bundle.load().federation(), peer),
-        )
+        self.client_for(peer, ALPN)
+    }
+
+    fn tunnel(&self, peer: &NodeId) -> (Arc<dyn quinn::crypto::ClientConfig>, String) {
+        self.client_for(peer, TUNNEL)
     }
 
     fn roots(&self) -> Vec<(DomainId, Vec<u8>)> {

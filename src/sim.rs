@@ -279,6 +279,12 @@ impl SimWorld {
         SimEnv::start(&self.shared, node, incarnation, disk, clocks)
     }
 
+    /// From now on nodes of other domains reach a node only where it has spoken to them first, as behind the firewall of a site.
+    pub fn shut(&self, node: &NodeId) {
+        self.env(node);
+        self.shared.network.shut(node);
+    }
+
     /// Ends a node as a power cut does: tasks, timers, sockets and what its disk had not synchronized are gone, files stay.
     pub fn crash(&self, node: &NodeId) {
         self.crash_with(node, Loss::Everything);

@@ -312,15 +312,14 @@ impl Crew {
         } = kit;
         let (plan, me) = (stage.plan.clone(), stage.node.clone());
         let bound = policy::bind(topology, &plan);
-        let (endpoint, shaper) =
-            quic::bind(&stage.env, &plan, &stage.node, identity.as_ref(), listen).map_err(
-                |error| {
-                    io::Error::new(
-                        error.kind(),
-                        format!("{me} cannot listen on {listen}: {error}"),
-                    )
-                },
-            )?;
+        let socket = quic::bind(&stage.env, &plan, &stage.node, identity.as_ref(), listen)
+            .map_err(|error| {
+                io::Error::new(
+                    error.kind(),
+                    format!("{me} cannot listen on {listen}: {error}"),
+                )
+            })?;
+        let endpoint = socket.endpoint.clone();
         let address = endpoint.local_addr()?;
         stage.env.advertise(&me, address)?;
         let incarnation = stage.env.rng("incarnation").next_u64() | 1;
@@ -378,7 +377,7 @@ impl Crew {
         let quic = {
             let (stage, endpoint, identity, links) = (
                 stage.clone(),
-                (endpoint.clone(), shaper.clone()),
+                socket.clone(),
                 identity.clone(),
                 known_links.clone(),
             );

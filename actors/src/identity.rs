@@ -22,6 +22,16 @@ pub trait Identity: Signer + Send + Sync + 'static {
     /// How to dial `peer`, and the server name to send. The handshake fails unless that very node answers.
     fn client(&self, peer: &NodeId) -> (Arc<dyn quinn::crypto::ClientConfig>, String);
 
+    /// The same, for a tunnel.
+    fn tunnel(&self, peer: &NodeId) -> (Arc<dyn quinn::crypto::ClientConfig>, String) {
+        self.client(peer)
+    }
+
+    /// What a connection is for, from [`quinn::Connection::handshake_data`].
+    fn purpose(&self, _handshake: Option<Box<dyn Any>>) -> Purpose {
+        Purpose::Link
+    }
+
     /// The roots that are pinned, domain by domain in order.
     fn roots(&self) -> Vec<(DomainId, Vec<u8>)>;
 
@@ -80,6 +90,15 @@ pub trait Identity: Signer + Send + Sync + 'static {
     fn revoke(&self, _list: &[u8]) -> Result<Option<Revocations>, Unlisted> {
         Err(Unlisted::Wrong("no lists are taken here".to_owned()))
     }
+}
+
+/// What two nodes have a connection for: agreed upon in its handshake (RFC 7301).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// What the two have to do with each other.
+    Link,
+    /// What one of them has to do with others, whose datagrams the other one passes on.
+    Tunnel,
 }
 
 /// Why a list of revoked certificates is not taken.

@@ -6,9 +6,10 @@
 pub mod congestion;
 mod dial;
 mod door;
+pub mod relay;
 pub mod shaping;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,12 +24,14 @@ use quinn::{
 use self::congestion::{Fixed, Later};
 use self::dial::Dialler;
 use self::door::{Answer, Door, HANDSHAKES_MAX};
+use self::relay::Tunnels;
 use self::shaping::Shaper;
-use crate::env::{DATAGRAM, Env};
-use crate::identity::{Identity, IdentityError, Paper};
+use crate::env::{Class, DATAGRAM, Env};
+use crate::identity::{Identity, IdentityError, Paper, Purpose};
 use crate::link::{self, Attached, DENIED, Trouble, UNTRUSTED, dials};
 use crate::shell::{Actor, Cx, Handle, Stage, later};
 use tombolo_core::congestion::Law;
+use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::{LinkPlan, Plan};
 use tombolo_core::policy::{self, Action};
@@ -89,9 +92,23 @@ pub struct Quic {
     shaper: Option<Arc<Shaper>>,
     /// Those that the shaper looks after.
     shaped: Vec<(NodeId, Connection)>,
+    tunnels: Option<Arc<Tunnels>>,
+    /// With whom a tunnel is being made.
+    tunnelling: BTreeSet<NodeId>,
 }
 
-/// Makes a node's endpoint on an address, and what holds its links' caps if there are any.
+/// An endpoint, and what stands between it and its socket.
+#[derive(Clone)]
+pub struct Bound {
+    /// It.
+    pub endpoint: Endpoint,
+    /// What holds its links' caps, if there are any.
+    pub shaper: Option<Arc<Shaper>>,
+    /// Its ways through other nodes, if there are any.
+    pub tunnels: Option<Arc<Tunnels>>,
+}
+
+/// Makes a node's endpoint on an address.
 ///
 /// # Errors
 /// The address is taken or cannot be bound; the message names it.
@@ -101,8 +118,14 @@ pub fn bind(
     node: &NodeId,
     identity: &dyn Identity,
     address: SocketAddr,
-) -> std::io::Result<(Endpoint, Option<Arc<Shaper>>)> {
+) -> std::io::Result<Bound> {
     let (socket, runtime) = env.bind(address)?;
+    let tunnels = Tunnels::new(plan, node);
+    let socket = match &tunnels {
+        Some(tunnels) => tunnels.wrap(socket)?,
+        None => socket,
+    };
+    // What goes through a relay counts for the site where it ends, and for that of the relay.
     let shaper = Shaper::new(plan, node, runtime.clone(), env.unix_time());
     let socket = match &shaper {
         Some(shaper) => shaper.clone().wrap(socket),
@@ -130,7 +153,7 @@ pub fn bind(
         ))
     });
     let mut server = quinn::ServerConfig::with_crypto(identity.server());
-    let congestion = Arc::new(Fixed(Law::Cubic));
+    let congestion = Arc::new(Fixed(Some(Law::Cubic)));
     server.transport_config(Arc::new(transport(plan, node, receives, congestion)));
     server
         .max_incoming(HANDSHAKES_MAX)
@@ -140,7 +163,11 @@ pub fn bind(
         .time_source(Arc::new(Monotonic(env.clone())))
         .migration(true);
     let endpoint = Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)?;
-    Ok((endpoint, shaper))
+    Ok(Bound {
+        endpoint,
+        shaper,
+        tunnels,
+    })
 }
 
 /// How old an answer to a retry is, the monotonic clock says: steps of the other one change nothing.
@@ -206,14 +233,27 @@ fn transport(
 }
 
 /// Of a connection that this node dials: the peer, and so the link, is known.
-fn transport_to(plan: &Plan, node: &NodeId, peer: &NodeId, carries: u16) -> TransportConfig {
-    let law = law_between(plan, node, peer);
+fn transport_to(
+    plan: &Plan,
+    node: &NodeId,
+    peer: &NodeId,
+    carries: u16,
+    purpose: Purpose,
+) -> TransportConfig {
+    let law = match purpose {
+        Purpose::Link => Some(law_between(plan, node, peer)),
+        Purpose::Tunnel => None,
+    };
     let mut transport = transport(plan, node, carries, Arc::new(Fixed(law)));
     let link = plan.link(&node.domain(), &peer.domain());
-    if let Some(link) = link.filter(|_| law != Law::Cubic)
+    if let Some(link) = link.filter(|_| law != Some(Law::Cubic))
         && !link.emulate.delay.is_zero()
     {
         transport.initial_rtt(2 * link.emulate.delay);
+    }
+    if purpose == Purpose::Tunnel {
+        // Nothing else keeps it up, and the way back through a firewall open.
+        transport.keep_alive_interval(Some(plan.heartbeat.every * 4));
     }
     transport
 }
@@ -224,10 +264,14 @@ pub fn dialling(
     identity: &dyn Identity,
     peer: &NodeId,
     carries: u16,
+    purpose: Purpose,
 ) -> (quinn::ClientConfig, String) {
-    let (crypto, server_name) = identity.client(peer);
+    let (crypto, server_name) = match purpose {
+        Purpose::Link => identity.client(peer),
+        Purpose::Tunnel => identity.tunnel(peer),
+    };
     let mut config = quinn::ClientConfig::new(crypto);
-    let transport = transport_to(plan, identity.node(), peer, carries);
+    let transport = transport_to(plan, identity.node(), peer, carries, purpose);
     config.transport_config(Arc::new(transport));
     (config, server_name)
 }
@@ -300,9 +344,14 @@ impl Quic {
     pub fn new(
         stage: Stage,
         identity: Arc<dyn Identity>,
-        (endpoint, shaper): (Endpoint, Option<Arc<Shaper>>),
+        bound: Bound,
         links: Arc<std::sync::OnceLock<BTreeMap<NodeId, Handle<link::Message>>>>,
     ) -> Self {
+        let Bound {
+            endpoint,
+            shaper,
+            tunnels,
+        } = bound;
         Quic {
             stage,
             identity,
@@ -314,11 +363,21 @@ impl Quic {
             door: Door::default(),
             shaper,
             shaped: Vec::new(),
+            tunnels,
+            tunnelling: BTreeSet::new(),
         }
     }
 
-    /// Has the shaper look after a connection, if what goes over it is capped.
+    /// Says by which way a connection leads, if that is not the direct one, and has the shaper look after it, if what goes over it is capped.
     fn shape(&mut self, peer: &NodeId, connection: &Connection) {
+        let tunnels = self.tunnels.as_ref();
+        if let Some(relay) = tunnels.and_then(|all| all.relay(connection.remote_address())) {
+            self.stage.report(Event::LinkRelayed {
+                node: self.stage.node.clone(),
+                peer: peer.clone(),
+                relay: relay.clone(),
+            });
+        }
         let Some(shaper) = &self.shaper else { return };
         shaper.learn(peer, connection.remote_address());
         if Plan::is_wan(&self.stage.node, peer) {
@@ -358,7 +417,9 @@ impl Quic {
                         Answer::Ignore => return incoming.ignore(),
                     };
                 let law = Arc::new(Later::default());
-                let carries = quic.stage.env.carries(incoming.remote_address());
+                let from = incoming.remote_address();
+                let carries = relay::carries(from);
+                let carries = carries.unwrap_or_else(|| quic.stage.env.carries(from));
                 // Before the handshake: what is shown in it is this one or a newer one.
                 let own = quic.identity.own();
                 let config = quic.config_until_known(law.clone(), carries);
@@ -389,8 +450,8 @@ impl Quic {
         let (plan, node) = (&self.stage.plan, &self.stage.node);
         let is_default = |link: &LinkPlan| link.congestion == Law::Cubic;
         let congestion: Arc<dyn ControllerFactory + Send + Sync> =
-            match plan.links.iter().all(is_default) {
-                true => Arc::new(Fixed(Law::Cubic)),
+            match plan.links.iter().all(is_default) && self.tunnels.is_none() {
+                true => Arc::new(Fixed(Some(Law::Cubic))),
                 false => law,
             };
         let mut server = quinn::ServerConfig::with_crypto(self.identity.server());
@@ -419,11 +480,16 @@ impl Quic {
                 return connection.close(VarInt::from_u32(10), error.to_string().as_bytes());
             }
         };
+        if self.identity.purpose(connection.handshake_data()) == Purpose::Tunnel {
+            law.choose(None);
+            return self.on_tunnel(peer, connection, own);
+        }
         let link = self.links.get().and_then(|links| links.get(&peer)).cloned();
         match link {
             Some(link) if dials(&self.stage.plan, &peer, &self.stage.node) => {
                 self.shape(&peer, &connection);
-                law.choose(law_between(&self.stage.plan, &self.stage.node, &peer));
+                let its = law_between(&self.stage.plan, &self.stage.node, &peer);
+                law.choose(Some(its));
                 let attached = match attached(self.identity.as_ref(), &connection, own) {
                     Ok(attached) => attached,
                     Err(error) => {
@@ -450,18 +516,75 @@ impl Quic {
         connection.close(VarInt::from_u32(12), reason.as_bytes());
     }
 
-    fn dial(&self, cx: &mut Cx<Self>, peer: NodeId) {
-        let Some(link) = self.links.get().and_then(|links| links.get(&peer)).cloned() else {
+    /// Somebody has made a tunnel with this node.
+    fn on_tunnel(&mut self, peer: NodeId, connection: Connection, own: Paper) {
+        let (plan, node) = (&self.stage.plan, &self.stage.node);
+        let may = self.tunnels.as_ref().filter(|tunnels| tunnels.may(&peer));
+        let verdict = policy::of(plan, &node.domain(), &peer, Action::Join, node);
+        if may.is_none() || !verdict.allowed {
+            return self.turn_away(&connection, &peer);
+        }
+        match attached(self.identity.as_ref(), &connection, own) {
+            Ok(attached) => self.carry(peer, attached, false),
+            Err(error) => connection.close(UNTRUSTED, error.to_string().as_bytes()),
+        }
+    }
+
+    /// A tunnel stands: what comes through it is read from now on.
+    fn carry(&mut self, peer: NodeId, attached: Attached, dialled: bool) {
+        let Some(tunnels) = self.tunnels.clone() else {
             return;
         };
-        let dialler = Dialler {
+        let connection = attached.connection.clone();
+        self.shape(&peer, &connection);
+        tunnels.open(&peer, attached, dialled, self.stage.env.now());
+        let carry =
+            move || -> crate::env::LocalFuture { Box::pin(tunnels.carry(peer, connection)) };
+        self.stage.env.spawn(Class::Network, Box::new(carry));
+    }
+
+    /// Looks after the tunnels, again and again.
+    fn tend(&mut self, cx: &mut Cx<Self>) {
+        let Some(tunnels) = self.tunnels.clone() else {
+            return;
+        };
+        let env = self.stage.env.clone();
+        tunnels.tend(self.identity.as_ref(), env.now(), env.unix_time());
+        for peer in tunnels.due(env.now(), &self.identity.own().sha256) {
+            if !self.tunnelling.insert(peer.clone()) {
+                continue;
+            }
+            let attempt = self.dialler(&peer, Purpose::Tunnel).attempt();
+            let tunnels = tunnels.clone();
+            later(cx, attempt, move |quic, result, _| {
+                quic.tunnelling.remove(&peer);
+                match result {
+                    Ok(attached) => quic.carry(peer, attached, true),
+                    Err(trouble) => tunnels.failed(&peer, &trouble, quic.stage.env.now()),
+                }
+            });
+        }
+        later(cx, env.sleep(relay::TEND), |quic, (), cx| quic.tend(cx));
+    }
+
+    fn dialler(&self, peer: &NodeId, purpose: Purpose) -> Dialler {
+        Dialler {
             env: self.stage.env.clone(),
             endpoint: self.endpoint.clone(),
             plan: self.stage.plan.clone(),
             identity: self.identity.clone(),
             shaper: self.shaper.clone(),
+            tunnels: self.tunnels.clone(),
             peer: peer.clone(),
+            purpose,
+        }
+    }
+
+    fn dial(&self, cx: &mut Cx<Self>, peer: NodeId) {
+        let Some(link) = self.links.get().and_then(|links| links.get(&peer)).cloned() else {
+            return;
         };
+        let dialler = self.dialler(&peer, Purpose::Link);
         later(cx, dialler.attempt(), move |quic, result, _| {
             let message = match result {
                 Ok(attached) => {
@@ -481,6 +604,7 @@ impl Actor for Quic {
 
     fn started(&mut self, cx: &mut Cx<Self>) {
         self.look(cx);
+        self.tend(cx);
         if let Some(links) = self.links.get() {
             // Dials that were under way are gone with the actor before this one.
             for link in links.values() {

@@ -172,6 +172,12 @@ pub enum Event {
     CertificateKept { node: NodeId, reason: String },
     /// A connection was replaced by a new one, without a gap, since one side has another certificate.
     LinkRenewed { node: NodeId, peer: NodeId },
+    /// A connection leads through another node, which passes on what it cannot read.
+    LinkRelayed {
+        node: NodeId,
+        peer: NodeId,
+        relay: NodeId,
+    },
     /// A node takes certificates of one more root of a domain.
     RootAdded {
         node: NodeId,

@@ -53,6 +53,7 @@ pub mod outline;
 pub mod plan;
 pub mod policy;
 pub mod record;
+pub mod relay;
 pub mod rng;
 pub mod shaping;
 pub mod staleness;

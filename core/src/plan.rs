@@ -18,8 +18,10 @@ use crate::shaping::Cap;
 use crate::staleness::AsyncPlan;
 
 mod fabric;
+mod route;
 
 pub use fabric::Fabric;
+pub use route::{Periods, RELAYS_MAX, RoutePlan, Weights};
 
 pub use crate::ladder::Cooldown;
 
@@ -50,6 +52,8 @@ pub struct Plan {
     pub domains: Vec<DomainPlan>,
     /// Explicit settings of links between domains.
     pub links: Vec<LinkPlan>,
+    /// Ways that lead through a third domain.
+    pub route: RoutePlan,
     /// Liveness.
     pub heartbeat: HeartbeatPlan,
     /// Keys and certificates.
@@ -419,6 +423,8 @@ pub struct NodePlan {
     pub listen: Option<SocketAddr>,
     /// What it tells peers to dial, `host:port`; default: where it listens.
     pub advertise: Option<String>,
+    /// Nodes of other domains cannot dial it.
+    pub outbound_only: bool,
     /// The slice that it belongs to.
     pub slice: Option<SliceId>,
 }
@@ -593,9 +599,17 @@ impl Plan {
         peers
     }
 
-    /// Whether `node` dials `peer` in another domain (rather than waiting to be dialled): who cannot coordinate dials who can.
+    /// Whether `node` dials `peer` in another domain (rather than waiting to be dialled): who can only dial out does, and who cannot coordinate
+    /// dials who can.
     pub fn dials_across(&self, node: &NodeId, peer: &NodeId) -> bool {
-        let rank = |node: &NodeId| (*node == self.coordinator, self.may_coordinate(node));
+        let rank = |node: &NodeId| {
+            let is_open = !self.is_outbound_only(node);
+            (
+                is_open,
+                *node == self.coordinator,
+                self.may_coordinate(node),
+            )
+        };
         match rank(node).cmp(&rank(peer)) {
             Ordering::Less => true,
             Ordering::Greater => false,

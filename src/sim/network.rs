@@ -102,6 +102,8 @@ struct Node {
     next_port: u16,
     /// What a translation adds to the ports from which it sends.
     shift: u16,
+    /// Its site lets nothing in from outside but answers.
+    is_shut: bool,
 }
 
 /// From one translation to the next, far from all ports that a node has.
@@ -157,7 +159,15 @@ impl Network {
                 id: node.clone(),
                 next_port: PORT_FIRST,
                 shift: 0,
+                is_shut: false,
             });
+    }
+
+    /// From now on nodes of other domains reach a node only where it has spoken to them first.
+    pub fn shut(&self, node: &NodeId) {
+        if let Some(node) = self.lock().nodes.get_mut(&address(node)) {
+            node.is_shut = true;
+        }
     }
 
     /// From now on what a node sends to whom it spoke first comes from other ports, as behind a translation that has forgotten it; what is under
@@ -492,6 +502,14 @@ impl Inner {
         }
     }
 
+    /// Whether a node's site keeps another node out that it has not spoken to.
+    fn is_shut(&self, to: Ipv6Addr, from: Ipv6Addr) -> bool {
+        let (Some(to), Some(from)) = (self.nodes.get(&to), self.nodes.get(&from)) else {
+            return false;
+        };
+        to.is_shut && to.id.domain() != from.id.domain()
+    }
+
     /// Fires every event up to `now`.
     fn fire(&mut self, now: u64, woken: &mut Vec<Waker>) {
         while let Some(entry) = self.events.first_entry() {
@@ -511,7 +529,9 @@ impl Inner {
             unreachable!("only datagrams between nodes are put in the list");
         };
         let socket = self.meant(to);
+        let is_shut = self.is_shut(to_ip, from_ip);
         let socket = self.sockets.get_mut(&socket);
+        let socket = socket.filter(|socket| !is_shut || socket.flows.get(&from) == Some(&true));
         let link = self
             .links
             .get_mut(&(from_ip, to_ip))

@@ -166,6 +166,9 @@ impl Theatre {
     ) -> Result<Finished, SimulationError> {
         for node in self.plan.nodes() {
             world.env(&node.id);
+            if node.outbound_only {
+                world.shut(&node.id);
+            }
         }
         let ahead = self.ahead.iter();
         for (node, by) in ahead.filter(|(node, _)| self.plan.node(node).is_some()) {

@@ -23,6 +23,7 @@ pub(super) use links::is_emulated;
 mod partition;
 mod policies;
 mod rounds;
+mod route;
 mod rule;
 
 use domains::Domains;
@@ -55,6 +56,7 @@ pub(super) fn plan(
     }
     let outer = rule::outer(file.section("outer"), &mut mistakes);
     links::check_codecs(file, home.as_ref(), aggregator.needs, &mut mistakes);
+    let route = route::plan(file, &domains, &mut mistakes);
     let policy = policies::plan(file, &domains, &mut mistakes);
     let (true, Some(coordinator), Some(model)) = (mistakes.is_empty(), coordinator, model) else {
         return Err(mistakes);
@@ -76,6 +78,7 @@ pub(super) fn plan(
         outer,
         domains: domains::plans(&domains.list, folder),
         links,
+        route,
         heartbeat,
         security: SecurityPlan {
             post_quantum_required: file.section("security").word("post_quantum") == "require",
@@ -84,6 +87,7 @@ pub(super) fn plan(
         policy,
     };
     policies::judge(file, &plan, &mut mistakes);
+    route::judge(&domains, &plan, &mut mistakes);
     match mistakes.is_empty() {
         true => Ok(plan),
         false => Err(mistakes),

@@ -51,6 +51,8 @@ impl SharedKeys {
             outer,
             domains,
             links,
+            // By which way something comes changes nothing of what comes.
+            route: _,
             heartbeat: _,
             security: _,
             checkpoint: _,

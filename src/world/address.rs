@@ -173,6 +173,7 @@ mod tests {
             id: node.parse().unwrap(),
             listen: listen.map(|listen| listen.parse().unwrap()),
             advertise: advertise.map(str::to_owned),
+            outbound_only: false,
             slice: None,
         }
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::fixture::{PINNED, Workspace, pinned};
+use crate::fixture::{PINNED, Workspace, hash_of, pinned};
 
 const HARBOUR: &str = include_str!("../../examples/harbour.toml");
 
@@ -35,6 +35,53 @@ const FINISHED: [&str; 9] = [
     "model_hash",
     "wall_s",
 ];
+
+/// Two sites that let nobody in, over real sockets: the same model, by way of a third one; and without one to meet at the file is refused.
+#[test]
+fn two_gateways_that_can_only_dial_out_train_through_a_third_domain() {
+    let text = |shut: &str, relay: &str| {
+        format!(
+            r#"
+            [federation]
+            name = "bay"
+            rounds = 3
+            [round]
+            quorum = "all"
+            deadline = "120s"
+            [route]
+            relay = [{relay}]
+            [[domain]]
+            name = "hq"
+            [[domain.node]]
+            name = "gate"
+            {shut}
+            [[domain]]
+            name = "plant"
+            [[domain.node]]
+            name = "gate"
+            {shut}
+            [[domain]]
+            name = "lab"
+            nodes = ["gate"]
+        "#
+        )
+    };
+    let open = hash_of(&text("", ""));
+    let workspace = Workspace::new(&text("outbound_only = true", "\"lab\""));
+    assert_eq!(workspace.run("run topology.toml").expect(0).hash(), open);
+    let record = std::fs::read_to_string(workspace.path().join("state/events.jsonl")).unwrap();
+    let relayed: Vec<&str> = record
+        .lines()
+        .filter(|line| line.contains("link_relayed"))
+        .collect();
+    assert_eq!(relayed.len(), 2, "both ends say so: {relayed:?}");
+    let alone = Workspace::new(&text("outbound_only = true", ""));
+    let told = alone.run("check topology.toml").expect(2).lines.join("");
+    assert!(
+        told.contains("in [route]: its gateway joins them"),
+        "{told}"
+    );
+}
 
 #[test]
 fn harbour_learns_and_its_json_has_the_documented_fields() {

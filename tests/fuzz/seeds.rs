@@ -18,6 +18,7 @@ use tombolo_core::record::{
     Der, FORMAT, Head, Leaf, Note, PublicKey, Root, Signature, Signer, Verifier, origin, prove,
     signer_name,
 };
+use tombolo_core::relay::{Header, Part, Tag};
 use tombolo_core::tensor::Hash;
 use tombolo_core::view::View;
 use tombolo_core::wire::{Control, FrameHeader, codec};
@@ -56,6 +57,19 @@ fn n(name: &str) -> NodeId {
 }
 
 fn wire(write: Write) {
+    let header = Header {
+        part: Part::Whole,
+        passed_on: true,
+        number: 7,
+        node: Tag::of(&n("hq/gate")),
+    };
+    let tunnel = |contents: &[u8], room| {
+        let datagrams = header.cut(contents, room).into_iter();
+        let behind = datagrams.map(|it| [&(it.len() as u16).to_le_bytes(), &it[..]].concat());
+        behind.collect::<Vec<_>>().concat()
+    };
+    write("tunnel", "good-whole", &tunnel(b"a packet", 1200));
+    write("tunnel", "good-halves", &tunnel(b"a packet", 16));
     let message = codec::encode(&Control::Resync).unwrap();
     let frame = |sequence, acknowledged, message: &[u8]| {
         let len = message.len() as u32;

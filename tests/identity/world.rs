@@ -49,6 +49,7 @@ pub fn plan(folder: &Path) -> Plan {
                 id: node(&format!("{name}/{it}")),
                 listen: None,
                 advertise: None,
+                outbound_only: false,
                 slice: None,
             })
             .into(),
@@ -103,6 +104,7 @@ pub fn plan(folder: &Path) -> Plan {
         },
         domains: vec![domain("hq"), domain("plant")],
         links: Vec::new(),
+        route: Default::default(),
         heartbeat: HeartbeatPlan {
             every: Duration::from_millis(500),
             phi: 8.0,

@@ -66,6 +66,7 @@ pub fn defaults() -> Plan {
         },
         domains,
         links: Vec::new(),
+        route: Default::default(),
         heartbeat: HeartbeatPlan {
             every: Duration::from_millis(500),
             phi: 8.0,
@@ -96,6 +97,7 @@ fn domain_plan(name: &str, nodes: &[impl AsRef<str>]) -> DomainPlan {
             id: NodeId::new(&id, node.as_ref()).unwrap(),
             listen: None,
             advertise: None,
+            outbound_only: false,
             slice: None,
         })
         .collect();

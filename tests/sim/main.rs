@@ -30,6 +30,7 @@ mod partitions;
 mod probe;
 mod promotion;
 mod record;
+mod relay;
 mod restart;
 mod seeds;
 mod sends;

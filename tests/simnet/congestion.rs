@@ -121,7 +121,7 @@ fn transport(law: Law) -> Arc<quinn::TransportConfig> {
         .initial_rtt(Duration::from_millis(100))
         .stream_receive_window(quinn::VarInt::from_u32(32 << 20))
         .send_window(64 << 20)
-        .congestion_controller_factory(Arc::new(Fixed(law)));
+        .congestion_controller_factory(Arc::new(Fixed(Some(law))));
     Arc::new(transport)
 }
 

@@ -242,6 +242,7 @@ fn addresses_of_the_topology_are_looked_up_and_win() {
         id: node("a/gate"),
         listen: Some("127.0.0.1:4000".parse().unwrap()),
         advertise: Some("localhost:4711".to_owned()),
+        outbound_only: false,
         slice: None,
     });
     let world = World::new(options).unwrap();

@@ -11,4 +11,5 @@ mod memories;
 mod mutated;
 mod plan_of_faults;
 mod policies;
+mod routes;
 mod schema;

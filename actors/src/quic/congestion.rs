@@ -12,7 +12,11 @@ use quinn_proto::RttEstimator;
 use tombolo_core::congestion::Law;
 use tombolo_core::congestion::delay_gradient::{DelayGradient, Settings};
 
-fn controller(law: Law, now: Instant, packet_bytes: u16) -> Box<dyn Controller> {
+/// Of a link's law; without one nothing bounds what is on its way.
+fn controller(law: Option<Law>, now: Instant, packet_bytes: u16) -> Box<dyn Controller> {
+    let Some(law) = law else {
+        return Box::new(Boundless);
+    };
     match law {
         Law::Cubic => Arc::new(CubicConfig::default()).build(now, packet_bytes),
         Law::Bbr => Arc::new(BbrConfig::default()).build(now, packet_bytes),
@@ -20,9 +24,10 @@ fn controller(law: Law, now: Instant, packet_bytes: u16) -> Box<dyn Controller> 
     }
 }
 
-/// Makes controllers of one law.
+/// Makes controllers of one law. None is for a tunnel: what passes it has laws of its own from end to end, and a second one below would slow down
+/// for the same losses again.
 #[derive(Debug, Clone, Copy)]
-pub struct Fixed(pub Law);
+pub struct Fixed(pub Option<Law>);
 
 impl ControllerFactory for Fixed {
     fn build(self: Arc<Self>, now: Instant, packet_bytes: u16) -> Box<dyn Controller> {
@@ -32,11 +37,11 @@ impl ControllerFactory for Fixed {
 
 /// Makes the controller of one connection, whose law is chosen later.
 #[derive(Debug, Default)]
-pub struct Later(OnceLock<Law>);
+pub struct Later(OnceLock<Option<Law>>);
 
 impl Later {
     /// Chooses the law; the first choice stays.
-    pub fn choose(&self, law: Law) {
+    pub fn choose(&self, law: Option<Law>) {
         let _ = self.0.set(law);
     }
 }
@@ -44,7 +49,7 @@ impl Later {
 impl ControllerFactory for Later {
     fn build(self: Arc<Self>, now: Instant, packet_bytes: u16) -> Box<dyn Controller> {
         Box::new(Switch {
-            inner: controller(Law::Cubic, now, packet_bytes),
+            inner: controller(Some(Law::Cubic), now, packet_bytes),
             packet_bytes,
             waits_for: Some(self),
         })
@@ -64,7 +69,7 @@ impl Switch {
         let Some(law) = self.waits_for.as_ref().and_then(|later| later.0.get()) else {
             return;
         };
-        if *law != Law::Cubic {
+        if *law != Some(Law::Cubic) {
             self.inner = controller(*law, now, self.packet_bytes);
         }
         self.waits_for = None;
@@ -126,6 +131,35 @@ impl Controller for Switch {
     /// Whoever looks wants to see the law, not what chose it.
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         self.inner.into_any()
+    }
+}
+
+/// As much as there is.
+#[derive(Debug, Clone, Copy)]
+struct Boundless;
+
+/// More than a connection ever has to send: its buffer is smaller.
+const BOUNDLESS: u64 = 64 << 20;
+
+impl Controller for Boundless {
+    fn on_congestion_event(&mut self, _: Instant, _: Instant, _: bool, _: u64) {}
+
+    fn on_mtu_update(&mut self, _: u16) {}
+
+    fn window(&self) -> u64 {
+        BOUNDLESS
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        Box::new(*self)
+    }
+
+    fn initial_window(&self) -> u64 {
+        BOUNDLESS
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
     }
 }
 
@@ -214,14 +248,15 @@ mod tests {
     fn an_accepted_connection_takes_its_law_once_the_peer_is_known() {
         let now = Instant::now();
         let law = |controller: &dyn Controller| controller.clone_box().into_any();
-        for chosen in [Law::Bbr, Law::DelayGradient(Settings::default())] {
+        let laws = [Law::Bbr, Law::DelayGradient(Settings::default())];
+        for chosen in laws.map(Some).into_iter().chain([None]) {
             let later = Arc::new(Later::default());
             let mut controller = later.clone().build(now, 1200);
             controller.on_sent(now, 1200, 0);
             assert!(law(&*controller).is::<quinn::congestion::Cubic>());
             controller.on_mtu_update(1452);
             later.choose(chosen);
-            later.choose(Law::Cubic);
+            later.choose(Some(Law::Cubic));
             controller.on_sent(now, 1452, 1);
             let direct = Arc::new(Fixed(chosen)).build(now, 1452);
             assert_eq!((*law(&*controller)).type_id(), (*law(&*direct)).type_id());

@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use quinn::Endpoint;
 
+use super::relay::{self, Tunnels};
 use super::shaping::Shaper;
 use super::{UNTRUSTED, attached, dialling, is_final};
 use crate::env::Env;
-use crate::identity::Identity;
+use crate::identity::{Identity, Purpose};
 use crate::link::{Attached, Trouble};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
@@ -26,6 +27,8 @@ const DIAL_LIMIT: Duration = Duration::from_secs(4);
 const STAGGER: Duration = Duration::from_millis(250);
 /// How often it is looked whether a peer that is dialled has moved to another address.
 const LOOK: Duration = Duration::from_millis(250);
+/// How often it is looked whether the tunnel stands that an attempt needs.
+const TUNNEL_LOOK: Duration = Duration::from_millis(10);
 /// How often one attempt follows a peer that keeps moving.
 const MOVES_MAX: usize = 4;
 
@@ -36,7 +39,9 @@ pub(super) struct Dialler {
     pub plan: Arc<Plan>,
     pub identity: Arc<dyn Identity>,
     pub shaper: Option<Arc<Shaper>>,
+    pub tunnels: Option<Arc<Tunnels>>,
     pub peer: NodeId,
+    pub purpose: Purpose,
 }
 
 /// An address that is tried: it answers, or says why not and whether that is final.
@@ -56,14 +61,19 @@ impl Dialler {
         let mut failed: Vec<(String, bool)> = Vec::new();
         // Whoever was restarted while it was dialled is dialled where it is now, within the same attempt.
         for _ in 0..MOVES_MAX {
-            let addresses = self.env.resolve(&self.peer).await;
-            let addresses = addresses.map_err(|error| Trouble::from(error.to_string()))?;
-            let addresses = in_turn(addresses);
+            let addresses = match self.relayed() {
+                Some(addresses) => addresses,
+                None => {
+                    let found = self.env.resolve(&self.peer).await;
+                    in_turn(found.map_err(|error| Trouble::from(error.to_string()))?)
+                }
+            };
             match self.race(&addresses, &mut failed).await {
                 Outcome::Answered(attached, address) => {
                     let local = self.endpoint.local_addr().ok();
+                    let address = self.shown(address);
                     tracing::debug!(
-                        node = %self.identity.node(), peer = %self.peer, %address, ?local, tried = addresses.len(),
+                        node = %self.identity.node(), peer = %self.peer, address, ?local, tried = addresses.len(),
                         "an address of the peer answers"
                     );
                     return Ok(attached);
@@ -80,6 +90,35 @@ impl Dialler {
             false => reasons.join("; "),
         };
         Err(Trouble { reason, refused })
+    }
+
+    /// The addresses of a peer that only a relay reaches; none if it can be dialled itself.
+    fn relayed(&self) -> Option<Vec<SocketAddr>> {
+        let needs_relay = self.plan.needs_relay(self.identity.node(), &self.peer);
+        let tunnels = self.tunnels.as_ref().filter(|_| needs_relay)?;
+        Some(tunnels.addresses(&self.peer))
+    }
+
+    /// Waits until what is sent to an address goes somewhere, for as long as an attempt lasts.
+    async fn is_ready(&self, address: SocketAddr) -> bool {
+        let Some(tunnels) = &self.tunnels else {
+            return true;
+        };
+        let until = self.env.now() + DIAL_LIMIT;
+        while !tunnels.is_ready(address) {
+            if self.env.now() >= until {
+                return false;
+            }
+            self.env.sleep(TUNNEL_LOOK).await;
+        }
+        true
+    }
+
+    fn shown(&self, address: SocketAddr) -> String {
+        match &self.tunnels {
+            Some(tunnels) => tunnels.shown(address),
+            None => address.to_string(),
+        }
     }
 
     async fn race(&self, addresses: &[SocketAddr], failed: &mut Vec<(String, bool)>) -> Outcome {
@@ -113,7 +152,7 @@ impl Dialler {
                     match result {
                         Ok(attached) => return Outcome::Answered(attached, address),
                         Err((reason, is_final)) => {
-                            failed.push((format!("{address}: {reason}"), is_final));
+                            failed.push((format!("{}: {reason}", self.shown(address)), is_final));
                         }
                     }
                 }
@@ -131,13 +170,21 @@ impl Dialler {
 
     /// Tries one address.
     async fn one(&self, address: SocketAddr) -> Result<Attached, (String, bool)> {
-        let carries = self.env.carries(address);
+        let carries = relay::carries(address).unwrap_or_else(|| self.env.carries(address));
         if let Some(shaper) = &self.shaper {
             shaper.learn(&self.peer, address);
         }
+        if !self.is_ready(address).await {
+            return Err(("no tunnel stands".into(), false));
+        }
         let own = self.identity.own();
-        let (config, server_name) =
-            dialling(&self.plan, self.identity.as_ref(), &self.peer, carries);
+        let (config, server_name) = dialling(
+            &self.plan,
+            self.identity.as_ref(),
+            &self.peer,
+            carries,
+            self.purpose,
+        );
         let connecting = self.endpoint.connect_with(config, address, &server_name);
         let connecting = connecting.map_err(|error| (error.to_string(), false))?;
         let connection = tokio::select! {
@@ -156,6 +203,9 @@ impl Dialler {
     async fn moved(&self, addresses: &[SocketAddr]) {
         loop {
             self.env.sleep(LOOK).await;
+            if self.relayed().is_some() {
+                continue;
+            }
             let found = self.env.resolve(&self.peer).await;
             let elsewhere = |found: &[SocketAddr]| {
                 !found.is_empty() && !found.iter().any(|address| addresses.contains(address))

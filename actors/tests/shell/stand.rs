@@ -338,6 +338,7 @@ fn plan() -> Plan {
         },
         domains: Vec::new(),
         links: Vec::new(),
+        route: Default::default(),
         heartbeat: HeartbeatPlan {
             every: Duration::from_millis(500),
             phi: 8.0,

@@ -61,6 +61,7 @@ pub fn plan(sizes: &[usize]) -> Plan {
         },
         domains,
         links: Vec::new(),
+        route: Default::default(),
         heartbeat: HeartbeatPlan {
             every: Duration::from_millis(500),
             phi: 8.0,
@@ -90,6 +91,7 @@ fn domain(index: usize, size: usize) -> DomainPlan {
             id: NodeId::new(&id, &format!("n{rank}")).expect("a name"),
             listen: None,
             advertise: None,
+            outbound_only: false,
             slice: None,
         })
         .collect();

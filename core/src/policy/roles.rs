@@ -17,7 +17,7 @@ pub struct BuiltIn {
 pub const BUILT_IN: [BuiltIn; 6] = [
     BuiltIn {
         action: Action::Join,
-        grants: "nodes of the site join, and so do those of other sites with which its gateways have links",
+        grants: "nodes of the site join, and so do those of other sites with which its gateways have links, or tunnels of a relay",
     },
     BuiltIn {
         action: Action::Train,
@@ -33,7 +33,7 @@ pub const BUILT_IN: [BuiltIn; 6] = [
     },
     BuiltIn {
         action: Action::ReadModel,
-        grants: "whoever joins reads the model",
+        grants: "whoever has a link reads the model",
     },
     BuiltIn {
         action: Action::ReadMetrics,
@@ -69,9 +69,15 @@ pub(super) fn implies(
         let mut seats = plan.standby.iter().chain([&plan.coordinator]);
         seats.any(|seat| seat.domain() == *site)
     };
+    let linked = || is_own || coordinates || speaks && takes_sums();
+    let tunnels = || {
+        let all = plan.tunnels(node);
+        all.iter().any(|peer| peer.domain() == *site)
+    };
     let holds = match action {
         // As `Plan::peers` has it.
-        Action::Join | Action::ReadModel => is_own || coordinates || speaks && takes_sums(),
+        Action::ReadModel => linked(),
+        Action::Join => linked() || speaks && tunnels(),
         Action::Train => is_own || takes_sums(),
         Action::Aggregate => speaks && (is_own || takes_sums()),
         Action::Coordinate => coordinates,

@@ -174,7 +174,7 @@ fn a_verdict_is_a_sentence_that_names_the_rule() {
     );
     assert_eq!(
         says("d0", "d0/n0", Action::ReadModel),
-        "d0/n0 may read the model at d0: d0 has no rules of its own, and by default whoever joins reads the model"
+        "d0/n0 may read the model at d0: d0 has no rules of its own, and by default whoever has a link reads the model"
     );
     for by in [By::Role, By::BuiltIn, By::Rule(7), By::NoRule] {
         assert_eq!(By::try_from(by.to_string()), Ok(by));

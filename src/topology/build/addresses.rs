@@ -42,11 +42,16 @@ pub(super) fn check(domains: &[Domain<'_>], mistakes: &mut Mistakes) {
             let is_gateway = domain.gateways.contains(&node.name);
             let place = place(node, domain);
             match host(node) {
+                // Nobody dials it: neither other domains nor neighbours.
+                Host::Anywhere if node.outbound_only.is_some() && domain.nodes.len() == 1 => {}
                 Host::Anywhere => mistakes.push(anywhere(domain, node, &place)),
                 Host::ThisMachine if is_gateway && elsewhere.is_some() => {
                     let (other, peer) = elsewhere.expect("the guard found it");
                     let peer = format!("{}/{}", domains[other].shown(), shown(peer.name));
-                    mistakes.push(unreachable(domain, node, &place, &peer));
+                    match node.outbound_only {
+                        None => mistakes.push(unreachable(domain, node, &place, &peer)),
+                        Some(_) => mistakes.push(confined(domain, node, &place, &peer)),
+                    }
                 }
                 Host::ThisMachine if hosts.len() > 1 => {
                     let peer = domain.nodes.iter().find(|peer| is_named(peer));
@@ -113,6 +118,17 @@ fn unreachable(domain: &Domain<'_>, node: &Node<'_>, place: &Span, peer: &str) -
     Mistake::at(place, message)
         .label("only this machine can dial this")
         .help("give the node a [[domain.node]] table with listen, and advertise if peers reach it elsewhere")
+}
+
+fn confined(domain: &Domain<'_>, node: &Node<'_>, place: &Span, peer: &str) -> Mistake {
+    let message = format!(
+        "{}/{} would dial from a loopback address, but {peer} is on another host",
+        domain.shown(),
+        shown(node.name)
+    );
+    Mistake::at(place, message)
+        .label("from here only this machine can be dialled")
+        .help("add listen = \"[::]:0\" to the node's [[domain.node]] table: any interface, any free port")
 }
 
 /// No two nodes can listen on, or be dialled at, one address and port. Unspecified addresses may be on several machines.

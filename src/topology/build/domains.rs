@@ -41,6 +41,8 @@ pub(super) struct Node<'a> {
     pub name: &'a str,
     pub listen: Option<(SocketAddr, Span)>,
     pub advertise: Option<(&'a str, Span)>,
+    /// Where the file says so.
+    pub outbound_only: Option<Span>,
     pub slice: Option<&'a Item>,
 }
 
@@ -126,6 +128,7 @@ fn domain<'a>(section: &'a Section, mistakes: &mut Mistakes) -> Domain<'a> {
         name: item.text(),
         listen: None,
         advertise: None,
+        outbound_only: None,
         slice: None,
     });
     let by_table = tables.iter().filter_map(|item| node(item.section()));
@@ -164,10 +167,13 @@ fn node(section: &Section) -> Option<Node<'_>> {
     let advertise = section
         .find("advertise")
         .map(|entry| (entry.item.text(), entry.item.span.clone()));
+    let outbound_only = section.find("outbound_only");
+    let outbound_only = outbound_only.filter(|_| section.flag("outbound_only"));
     Some(Node {
         name: section.text("name")?,
         listen,
         advertise,
+        outbound_only: outbound_only.map(|entry| entry.item.span.clone()),
         slice: section.find("slice").map(|entry| &entry.item),
     })
 }
@@ -258,6 +264,7 @@ fn plan(domain: &Domain<'_>, folder: &Path) -> DomainPlan {
                 id: node(given.name),
                 listen: given.listen.as_ref().map(|(address, _)| *address),
                 advertise: given.advertise.as_ref().map(|(text, _)| (*text).to_owned()),
+                outbound_only: given.outbound_only.is_some(),
                 slice: given.slice.and_then(|item| item.text().parse().ok()),
             })
             .collect(),

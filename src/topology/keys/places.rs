@@ -71,7 +71,12 @@ static NODE: Table = Table {
             Kind::HostPort,
             "What peers dial; default: where it listens.",
         ),
-        key("outbound_only", Flag, "Whether peers cannot dial it.").only("false"),
+        key(
+            "outbound_only",
+            Flag,
+            "Whether nodes of other domains cannot dial it. Two such nodes need a relay: see [route].",
+        )
+        .or("false"),
         later("weight", "A weight of its own."),
         key("slice", Kind::Name, "The slice it belongs to."),
         later("cpus", "The processors it is pinned to."),
@@ -200,6 +205,11 @@ pub(in crate::topology) static ROUTE: Table = Table {
     shown: "[route]",
     doc: "How paths are chosen.",
     keys: &[
+        key(
+            "relay",
+            List(&Kind::Name, 0, NODES_MAX),
+            "Domains whose gateways pass on, encrypted from end to end, what others have for each other; default: none.",
+        ),
         key(
             "weights",
             Kind::Table(&ROUTE_WEIGHTS),

@@ -14,6 +14,7 @@ use tokio::sync::mpsc as signals;
 
 use super::{Path, Taken, is_right};
 use tombolo::actors::env::{Class, Env};
+use tombolo::actors::identity::Purpose;
 use tombolo::actors::quic;
 use tombolo::identity::NodeIdentity;
 use tombolo::topology;
@@ -55,8 +56,13 @@ impl Quic {
         let address = receiver.endpoint.local_addr()?;
         let sender = End::new(&plan, folder, "from/gate")?;
         let carries = sender.env.carries(address).min(carries);
-        let (config, name) =
-            quic::dialling(&plan, sender.identity.as_ref(), &receiver.node, carries);
+        let (config, name) = quic::dialling(
+            &plan,
+            sender.identity.as_ref(),
+            &receiver.node,
+            carries,
+            Purpose::Link,
+        );
         let connecting = sender
             .endpoint
             .connect_with(config, address, &name)
@@ -131,7 +137,8 @@ impl End {
         let identity = NodeIdentity::seeded(plan, &node, SEED, Arc::new(unix_now))
             .map_err(io::Error::other)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let (endpoint, _) = quic::bind(&env, plan, &node, identity.as_ref(), address)?;
+        let quic::Bound { endpoint, .. } =
+            quic::bind(&env, plan, &node, identity.as_ref(), address)?;
         Ok(End {
             node,
             world,

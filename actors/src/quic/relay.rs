@@ -1,0 +1,488 @@
+//! Paths through a third node, in front of an endpoint's socket: [`tombolo_core::relay`] over QUIC.
+//!
+//! A *tunnel* is a connection with a relay that carries nothing but datagrams of other connections. To quinn a peer behind a relay is at an address of
+//! its own, one of a block that no network routes; what is sent there goes into the tunnel, and what comes out of the tunnel comes from there. So a
+//! link through a relay is a link as any other: TLS from end to end, its own congestion law, loss and all.
+//!
+//! Neither side waits for the other: what does not fit into a tunnel is lost, as in a router.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use quinn::udp::{RecvMeta, Transmit};
+use quinn::{AsyncUdpSocket, Connection, UdpPoller, VarInt};
+
+use crate::identity::Identity;
+use crate::link::{Attached, Trouble, UNTRUSTED};
+use tombolo_core::ids::NodeId;
+use tombolo_core::plan::Plan;
+use tombolo_core::relay::{DATAGRAM_MAX, Halves, Header, Part, Tag};
+use tombolo_core::time::Micros;
+
+/// How often tunnels are looked after.
+pub(super) const TEND: Duration = Duration::from_millis(250);
+
+/// How often it is looked whether the certificates of a tunnel still count.
+const RECHECK: Duration = Duration::from_secs(1);
+
+/// Nothing passes a tunnel for so long: it is closed, unless the plan has it stand.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// The longest wait between two attempts to make a tunnel.
+const WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// Bytes that came out of tunnels and that quinn has not taken yet; what comes on top is lost.
+const INBOX_BYTES: usize = 1 << 20;
+
+/// The close code of a tunnel that another one has taken the place of, or that nobody needs.
+const SPARE: VarInt = VarInt::from_u32(21);
+
+/// The block of addresses that stand for a path through a relay: reserved, and routed nowhere (RFC 1112, section 4).
+const BLOCK: u8 = 240;
+
+/// What a path through a relay carries at most.
+pub(super) fn carries(address: SocketAddr) -> Option<u16> {
+    index(address).map(|_| DATAGRAM_MAX)
+}
+
+/// The address that stands for a path.
+fn ip(index: usize) -> Ipv4Addr {
+    let [.., a, b, c] = index.to_be_bytes();
+    Ipv4Addr::new(BLOCK, a, b, c)
+}
+
+/// Which path an address stands for.
+fn index(address: SocketAddr) -> Option<usize> {
+    let IpAddr::V4(ip) = address.ip().to_canonical() else {
+        return None;
+    };
+    let [block, rest @ ..] = ip.octets();
+    let [a, b, c] = rest.map(usize::from);
+    (block == BLOCK).then_some(a << 16 | b << 8 | c)
+}
+
+/// A path from this node through a relay.
+#[derive(Debug)]
+struct Way {
+    relay: NodeId,
+    peer: NodeId,
+    to: Tag,
+}
+
+/// A connection with a relay, or with somebody whom this node is a relay for.
+struct Tunnel {
+    attached: Attached,
+    /// By this node, which looks after it.
+    dialled: bool,
+    /// Something was sent since the last look.
+    moved: bool,
+    used: Micros,
+    looked: Micros,
+}
+
+/// All tunnels of a node.
+pub struct Tunnels {
+    node: NodeId,
+    ways: Vec<Way>,
+    /// Which of them leads through a relay to a peer.
+    by_relay: BTreeMap<(NodeId, Tag), usize>,
+    /// For whom something is that somebody sends through this node.
+    passes: BTreeMap<(NodeId, Tag), NodeId>,
+    may: BTreeSet<NodeId>,
+    standing: BTreeSet<NodeId>,
+    number: AtomicU16,
+    open: Mutex<BTreeMap<NodeId, Tunnel>>,
+    wanted: Mutex<BTreeSet<NodeId>>,
+    /// Attempts that have failed: how many, when the next one may begin, and why.
+    failed: Mutex<BTreeMap<NodeId, (u32, Micros, String)>>,
+    halves: Mutex<BTreeMap<NodeId, Halves>>,
+    inbox: Mutex<Inbox>,
+}
+
+#[derive(Default)]
+struct Inbox {
+    datagrams: VecDeque<(usize, Vec<u8>)>,
+    bytes: usize,
+    waker: Option<Waker>,
+}
+
+impl std::fmt::Debug for Tunnels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tunnels").field("ways", &self.ways).finish()
+    }
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Tunnels {
+    /// Of a node; none if the plan has none for it.
+    pub(super) fn new(plan: &Plan, node: &NodeId) -> Option<Arc<Tunnels>> {
+        let may = plan.tunnels(node);
+        if may.is_empty() {
+            return None;
+        }
+        let peers = plan.peers(node);
+        let ways = peers.iter().flat_map(|peer| {
+            let relays = plan.relays(node, peer).into_iter();
+            relays.map(|relay| Way {
+                relay,
+                peer: peer.clone(),
+                to: Tag::of(peer),
+            })
+        });
+        let ways: Vec<Way> = ways.collect();
+        let by_relay = ways.iter().enumerate();
+        let by_relay = by_relay.map(|(index, way)| ((way.relay.clone(), way.to), index));
+        let passes = plan.relayed_by(node).into_iter();
+        let passes = passes.map(|(from, to)| ((from, Tag::of(&to)), to));
+        Some(Arc::new(Tunnels {
+            node: node.clone(),
+            by_relay: by_relay.collect(),
+            passes: passes.collect(),
+            may,
+            standing: plan.standing_tunnels(node),
+            ways,
+            number: AtomicU16::new(0),
+            open: Mutex::default(),
+            wanted: Mutex::default(),
+            failed: Mutex::default(),
+            halves: Mutex::default(),
+            inbox: Mutex::default(),
+        }))
+    }
+
+    /// Puts itself in front of a socket.
+    pub(super) fn wrap(
+        self: &Arc<Self>,
+        inner: Arc<dyn AsyncUdpSocket>,
+    ) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+        Ok(Arc::new(Tunnelled {
+            is_v6: inner.local_addr()?.is_ipv6(),
+            inner,
+            tunnels: Arc::downgrade(self),
+        }))
+    }
+
+    /// The addresses at which a peer is behind each of its relays.
+    pub(super) fn addresses(&self, peer: &NodeId) -> Vec<SocketAddr> {
+        let ways = self.ways.iter().enumerate();
+        let ways = ways.filter(|(_, way)| way.peer == *peer);
+        ways.map(|(index, _)| SocketAddr::new(ip(index).into(), 1))
+            .collect()
+    }
+
+    /// The relay behind which an address is.
+    pub(super) fn relay(&self, address: SocketAddr) -> Option<&NodeId> {
+        self.ways.get(index(address)?).map(|way| &way.relay)
+    }
+
+    /// Whether there is a tunnel with the relay behind which an address is; if not, it is made. True for any other address.
+    pub(super) fn is_ready(&self, address: SocketAddr) -> bool {
+        let Some(relay) = self.relay(address) else {
+            return true;
+        };
+        let stands = locked(&self.open).contains_key(relay);
+        if !stands {
+            locked(&self.wanted).insert(relay.clone());
+        }
+        stands
+    }
+
+    /// An address, for people.
+    pub(super) fn shown(&self, address: SocketAddr) -> String {
+        let Some(relay) = self.relay(address) else {
+            return address.to_string();
+        };
+        if locked(&self.open).contains_key(relay) {
+            return format!("through {relay}");
+        }
+        match locked(&self.failed).get(relay) {
+            Some((.., reason)) => format!("through {relay}, which is not reached ({reason})"),
+            None => format!("through {relay}, which is not reached yet"),
+        }
+    }
+
+    /// Whether somebody may have a tunnel with this node.
+    pub(super) fn may(&self, peer: &NodeId) -> bool {
+        self.may.contains(peer)
+    }
+
+    /// Sends a datagram on a path.
+    fn send(&self, index: usize, contents: &[u8]) {
+        let Some(way) = self.ways.get(index) else {
+            return;
+        };
+        let header = Header {
+            part: Part::Whole,
+            passed_on: false,
+            number: self.number.fetch_add(1, Ordering::Relaxed),
+            node: way.to,
+        };
+        self.put(&way.relay, header, contents);
+    }
+
+    /// Puts something into the tunnel with a neighbour; what does not fit is lost.
+    fn put(&self, neighbour: &NodeId, header: Header, contents: &[u8]) {
+        let connection = match locked(&self.open).get_mut(neighbour) {
+            Some(tunnel) => {
+                tunnel.moved = true;
+                tunnel.attached.connection.clone()
+            }
+            None => {
+                if self.may.contains(neighbour) {
+                    locked(&self.wanted).insert(neighbour.clone());
+                }
+                return;
+            }
+        };
+        let Some(room) = connection.max_datagram_size() else {
+            return;
+        };
+        for datagram in header.cut(contents, room) {
+            // What is queued leaves first: a queue that is full loses its newest.
+            if connection.datagram_send_buffer_space() >= datagram.len() {
+                // Fails only with the connection.
+                let _ = connection.send_datagram(Bytes::from(datagram));
+            }
+        }
+    }
+
+    /// A neighbour sends something through its tunnel.
+    fn receive(&self, from: &NodeId, datagram: &[u8]) {
+        let Some((header, contents)) = Header::read(datagram) else {
+            return;
+        };
+        if !header.passed_on {
+            let Some(to) = self.passes.get(&(from.clone(), header.node)) else {
+                return;
+            };
+            let header = Header {
+                passed_on: true,
+                node: Tag::of(from),
+                ..header
+            };
+            return self.put(to, header, contents);
+        }
+        let Some(index) = self.by_relay.get(&(from.clone(), header.node)) else {
+            return;
+        };
+        let whole = match header.part {
+            Part::Whole => Some(contents.to_vec()),
+            Part::First | Part::Second => {
+                let mut halves = locked(&self.halves);
+                halves
+                    .entry(from.clone())
+                    .or_default()
+                    .take(header, contents)
+            }
+        };
+        if let Some(whole) = whole {
+            self.deliver(*index, whole);
+        }
+    }
+
+    fn deliver(&self, index: usize, datagram: Vec<u8>) {
+        let mut inbox = locked(&self.inbox);
+        if inbox.bytes + datagram.len() > INBOX_BYTES {
+            return;
+        }
+        inbox.bytes += datagram.len();
+        inbox.datagrams.push_back((index, datagram));
+        if let Some(waker) = inbox.waker.take() {
+            drop(inbox);
+            waker.wake();
+        }
+    }
+
+    /// A tunnel stands; one with the same neighbour gives way to it.
+    pub(super) fn open(&self, peer: &NodeId, attached: Attached, dialled: bool, now: Micros) {
+        locked(&self.failed).remove(peer);
+        let tunnel = Tunnel {
+            attached,
+            dialled,
+            moved: false,
+            used: now,
+            looked: now,
+        };
+        let old = locked(&self.open).insert(peer.clone(), tunnel);
+        if let Some(old) = old {
+            old.attached
+                .connection
+                .close(SPARE, b"another tunnel takes its place");
+        }
+        tracing::debug!(node = %self.node, %peer, "a tunnel stands");
+    }
+
+    /// Reads a tunnel until it ends.
+    pub(super) async fn carry(self: Arc<Self>, peer: NodeId, connection: Connection) {
+        while let Ok(datagram) = connection.read_datagram().await {
+            self.receive(&peer, &datagram);
+        }
+        let mut open = locked(&self.open);
+        let is_this =
+            |tunnel: &Tunnel| tunnel.attached.connection.stable_id() == connection.stable_id();
+        if open.get(&peer).is_some_and(is_this) {
+            open.remove(&peer);
+        }
+    }
+
+    /// An attempt to make a tunnel has failed.
+    pub(super) fn failed(&self, peer: &NodeId, trouble: &Trouble, now: Micros) {
+        let mut failed = locked(&self.failed);
+        let (count, next, reason) = failed.entry(peer.clone()).or_default();
+        let wait = TEND * 2u32.pow((*count).min(8));
+        *next = now + wait.min(WAIT_MAX);
+        *count += 1;
+        if *reason != trouble.reason {
+            tracing::warn!(node = %self.node, relay = %peer, reason = trouble.reason, "a relay is not reached");
+            reason.clone_from(&trouble.reason);
+        }
+    }
+
+    /// Neighbours to dial now: those with whom a tunnel is to stand, or for whom there is something, and those who saw another certificate.
+    pub(super) fn due(&self, now: Micros, shows: &str) -> Vec<NodeId> {
+        let mut all = std::mem::take(&mut *locked(&self.wanted));
+        all.extend(self.standing.iter().cloned());
+        let (open, failed) = (locked(&self.open), locked(&self.failed));
+        all.retain(|peer| !open.contains_key(peer));
+        // Whoever has dialled renews.
+        let is_old = |tunnel: &Tunnel| tunnel.dialled && tunnel.attached.shown != shows;
+        let old = open.iter().filter(|(_, tunnel)| is_old(tunnel));
+        all.extend(old.map(|(peer, _)| peer.clone()));
+        let waits = |peer: &NodeId| failed.get(peer).is_some_and(|(_, next, _)| now < *next);
+        all.into_iter().filter(|peer| !waits(peer)).collect()
+    }
+
+    /// Closes what does not count any more, and what nobody has used for long.
+    pub(super) fn tend(&self, identity: &dyn Identity, now: Micros, unix_s: u64) {
+        let mut open = locked(&self.open);
+        for (peer, tunnel) in open.iter_mut() {
+            let connection = &tunnel.attached.connection;
+            if std::mem::take(&mut tunnel.moved) || self.standing.contains(peer) {
+                tunnel.used = now;
+            }
+            if tunnel.dialled && now >= tunnel.used + IDLE {
+                connection.close(SPARE, b"there is nothing to relay");
+                continue;
+            }
+            if now < tunnel.looked + RECHECK {
+                continue;
+            }
+            tunnel.looked = now;
+            if let Err(error) = identity.recheck(connection.peer_identity()) {
+                connection.close(UNTRUSTED, error.to_string().as_bytes());
+            } else if tunnel.attached.until < unix_s {
+                connection.close(UNTRUSTED, b"a certificate of this tunnel has expired");
+            }
+        }
+        open.retain(|_, tunnel| tunnel.attached.connection.close_reason().is_none());
+    }
+}
+
+#[derive(Debug)]
+struct Tunnelled {
+    inner: Arc<dyn AsyncUdpSocket>,
+    /// The endpoint of this socket lives as long as a tunnel does.
+    tunnels: Weak<Tunnels>,
+    is_v6: bool,
+}
+
+impl Tunnelled {
+    /// The address of a path as the endpoint writes it.
+    fn address(&self, index: usize) -> SocketAddr {
+        let ip = match self.is_v6 {
+            true => IpAddr::V6(ip(index).to_ipv6_mapped()),
+            false => IpAddr::V4(ip(index)),
+        };
+        SocketAddr::new(ip, 1)
+    }
+
+    /// Takes what has come out of tunnels; says how many datagrams. Without any, more of it wakes.
+    fn take(
+        &self,
+        tunnels: &Tunnels,
+        context: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> usize {
+        let mut inbox = locked(&tunnels.inbox);
+        let mut filled = 0;
+        for (buffer, meta) in buffers.iter_mut().zip(meta) {
+            let Some((index, datagram)) = inbox.datagrams.pop_front() else {
+                break;
+            };
+            inbox.bytes -= datagram.len();
+            // As with UDP, what does not fit is cut off.
+            let len = datagram.len().min(buffer.len());
+            buffer[..len].copy_from_slice(&datagram[..len]);
+            *meta = RecvMeta {
+                addr: self.address(index),
+                len,
+                stride: len,
+                ecn: None,
+                dst_ip: None,
+            };
+            filled += 1;
+        }
+        if filled == 0 {
+            inbox.waker = Some(context.waker().clone());
+        }
+        filled
+    }
+}
+
+impl AsyncUdpSocket for Tunnelled {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        self.inner.clone().create_io_poller()
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let Some(index) = index(transmit.destination) else {
+            return self.inner.try_send(transmit);
+        };
+        let segment = transmit.segment_size.unwrap_or(transmit.contents.len());
+        if let Some(tunnels) = self.tunnels.upgrade() {
+            let datagrams = transmit.contents.chunks(segment.max(1));
+            datagrams.for_each(|datagram| tunnels.send(index, datagram));
+        }
+        Ok(())
+    }
+
+    fn poll_recv(
+        &self,
+        context: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        let tunnels = self.tunnels.upgrade();
+        match tunnels.map_or(0, |tunnels| self.take(&tunnels, context, buffers, meta)) {
+            0 => self.inner.poll_recv(context, buffers, meta),
+            filled => Poll::Ready(Ok(filled)),
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.local_addr()
+    }
+
+    fn max_transmit_segments(&self) -> usize {
+        self.inner.max_transmit_segments()
+    }
+
+    fn max_receive_segments(&self) -> usize {
+        self.inner.max_receive_segments()
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.inner.may_fragment()
+    }
+}
