@@ -352,23 +352,26 @@ impl Node {
             if node.term != term {
                 return;
             }
-            // What the coordinator may still fetch stays until the new sum takes its place.
             let offered = node.gateway.as_ref().and_then(Gateway::offered);
+            let (shelf, made) = (
+                node.setup.shelf.clone(),
+                Object::Contribution(round, attempt),
+            );
+            // Of an actor before this one: the coordinator may have acknowledged it.
+            let was_there = shelf.find(made).is_some();
             let result = gathered.map(|(bytes, parcel)| {
-                node.setup.shelf.keep(|object| match object {
-                    Object::Contribution(round, old) => offered == Some((round, old)),
+                shelf.keep(|object| match object {
+                    Object::Contribution(of, old) => may_be_fetched(offered, round, (of, old)),
                     _ => true,
                 });
-                node.setup
-                    .shelf
-                    .put(Object::Contribution(round, attempt), bytes);
+                shelf.put(made, bytes);
                 parcel
             });
             node.step_gateway(cx, gateway::Message::Gathered(round, attempt, result));
-            if node.gateway.as_ref().and_then(Gateway::offered) != Some((round, attempt)) {
+            let offered = node.gateway.as_ref().and_then(Gateway::offered);
+            if offered != Some((round, attempt)) && !was_there {
                 // The round went on without it.
-                let object = Object::Contribution(round, attempt);
-                node.setup.shelf.remove(object);
+                shelf.remove(made);
             }
         });
     }
@@ -425,5 +428,32 @@ impl Node {
             // If it cannot be taken, the peer fetches.
             let _ = link.post(link::Message::Offer(object));
         }
+    }
+}
+
+/// Whether the coordinator may still fetch a contribution, now that there is a new one of `round`: what was offered last, until the new one takes its
+/// place. An actor that was rebuilt does not know what the one before it has offered in this round.
+fn may_be_fetched(
+    offered: Option<(Round, Attempt)>,
+    round: Round,
+    contribution: (Round, Attempt),
+) -> bool {
+    match offered {
+        Some(offered) => offered == contribution,
+        None => contribution.0 == round,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_actor_before_has_offered_in_this_round_may_be_fetched_and_nothing_else_that_is_old()
+    {
+        assert!(may_be_fetched(None, 3, (3, 0)));
+        assert!(!may_be_fetched(None, 3, (2, 0)));
+        assert!(may_be_fetched(Some((3, 0)), 3, (3, 0)));
+        assert!(!may_be_fetched(Some((3, 1)), 3, (3, 0)));
     }
 }
