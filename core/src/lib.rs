@@ -55,6 +55,7 @@ pub mod policy;
 pub mod record;
 pub mod relay;
 pub mod rng;
+pub mod route;
 pub mod shaping;
 pub mod staleness;
 pub mod tensor;
