@@ -21,7 +21,7 @@ use std::sync::atomic::{self, AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use quinn::{Connection, ConnectionError, RecvStream, VarInt};
+use quinn::{Connection, RecvStream, VarInt};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::identity::Identity;
@@ -36,10 +36,10 @@ use tombolo_core::ids::NodeId;
 use tombolo_core::link::{Memory, Peer};
 use tombolo_core::policy;
 use tombolo_core::tensor::Hash;
-use tombolo_core::text::clip;
 use tombolo_core::time::Micros;
 use tombolo_core::wire::{Control, FrameHeader, Lack, Object, codec};
 
+pub(crate) use greeting::has_left;
 pub use packed::Unpacking;
 pub use redial::REDIAL_MOST;
 pub use shelf::{Held, Holder, Shelf};
@@ -135,6 +135,8 @@ pub enum Message {
     Renew(Duration),
     /// The peer wants the same.
     RenewAsked,
+    /// Another way to the peer is better than the one that the connection leads.
+    Reroute,
     /// Look whether connections still count: their time may be over; or, if true, roots or revocations have changed.
     Judge(bool),
     /// From the session of that number: the peer said hello, with its incarnation. May the session take the place of the one before?
@@ -281,24 +283,6 @@ pub fn dials(plan: &tombolo_core::plan::Plan, node: &NodeId, peer: &NodeId) -> b
     }
     plan.domain(&node.domain())
         .is_some_and(|domain| domain.rank(node) > domain.rank(peer))
-}
-
-/// Whether the peer closed the connection because it leaves.
-pub(crate) fn has_left(connection: &Connection) -> bool {
-    matches!(
-        connection.close_reason(),
-        Some(ConnectionError::ApplicationClosed(close)) if [LEFT, OVER].contains(&close.error_code)
-    )
-}
-
-/// Why the run is over, if the peer closed the connection with that word.
-fn end_of_run(connection: &Connection) -> Option<String> {
-    match connection.close_reason() {
-        Some(ConnectionError::ApplicationClosed(close)) if close.error_code == OVER => {
-            Some(clip(String::from_utf8_lossy(&close.reason).into_owned()))
-        }
-        _ => None,
-    }
 }
 
 /// See the module.
@@ -595,6 +579,7 @@ impl Actor for Link {
             }
             Message::Renew(after) => self.renew_later(cx, after),
             Message::RenewAsked => self.on_renew_asked(cx),
+            Message::Reroute => self.reroute(cx),
             Message::Judge(again) => self.judge(cx, again),
             Message::Greeted(session, incarnation, reply) => {
                 self.on_greeted(cx, session, incarnation, reply);

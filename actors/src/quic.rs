@@ -7,6 +7,7 @@ pub mod congestion;
 mod dial;
 mod door;
 pub mod relay;
+mod routes;
 pub mod shaping;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,6 +94,8 @@ pub struct Quic {
     /// Those that the shaper looks after.
     shaped: Vec<(NodeId, Connection)>,
     tunnels: Option<Arc<Tunnels>>,
+    /// Through whom links lead; the others lead directly.
+    ways: BTreeMap<NodeId, NodeId>,
     /// With whom a tunnel is being made.
     tunnelling: BTreeSet<NodeId>,
 }
@@ -120,7 +123,7 @@ pub fn bind(
     address: SocketAddr,
 ) -> std::io::Result<Bound> {
     let (socket, runtime) = env.bind(address)?;
-    let tunnels = Tunnels::new(plan, node);
+    let tunnels = Tunnels::new(env, plan, node);
     let socket = match &tunnels {
         Some(tunnels) => tunnels.wrap(socket)?,
         None => socket,
@@ -364,20 +367,30 @@ impl Quic {
             shaper,
             shaped: Vec::new(),
             tunnels,
+            ways: BTreeMap::new(),
             tunnelling: BTreeSet::new(),
         }
     }
 
-    /// Says by which way a connection leads, if that is not the direct one, and has the shaper look after it, if what goes over it is capped.
-    fn shape(&mut self, peer: &NodeId, connection: &Connection) {
-        let tunnels = self.tunnels.as_ref();
-        if let Some(relay) = tunnels.and_then(|all| all.relay(connection.remote_address())) {
-            self.stage.report(Event::LinkRelayed {
+    /// Says by which way a link leads, if that is another one than before.
+    fn note_way(&mut self, peer: &NodeId, connection: &Connection) {
+        let Some(tunnels) = &self.tunnels else { return };
+        let relay = tunnels.relay(connection.remote_address()).cloned();
+        let before = match &relay {
+            Some(relay) => self.ways.insert(peer.clone(), relay.clone()),
+            None => self.ways.remove(peer),
+        };
+        if before != relay {
+            self.stage.report(Event::LinkRouted {
                 node: self.stage.node.clone(),
                 peer: peer.clone(),
-                relay: relay.clone(),
+                relay,
             });
         }
+    }
+
+    /// Has the shaper look after a connection, if what goes over it is capped.
+    fn shape(&mut self, peer: &NodeId, connection: &Connection) {
         let Some(shaper) = &self.shaper else { return };
         shaper.learn(peer, connection.remote_address());
         if Plan::is_wan(&self.stage.node, peer) {
@@ -488,6 +501,7 @@ impl Quic {
         match link {
             Some(link) if dials(&self.stage.plan, &peer, &self.stage.node) => {
                 self.shape(&peer, &connection);
+                self.note_way(&peer, &connection);
                 let its = law_between(&self.stage.plan, &self.stage.node, &peer);
                 law.choose(Some(its));
                 let attached = match attached(self.identity.as_ref(), &connection, own) {
@@ -550,6 +564,17 @@ impl Quic {
         };
         let env = self.stage.env.clone();
         tunnels.tend(self.identity.as_ref(), env.now(), env.unix_time());
+        for (peer, is_alive) in tunnels.route() {
+            let link = self.links.get().and_then(|links| links.get(&peer));
+            // What still carries hands over; what does not is given up.
+            let message = match is_alive {
+                true => link::Message::Reroute,
+                false => link::Message::HangUp,
+            };
+            if let Some(link) = link {
+                link.deliver(message);
+            }
+        }
         for peer in tunnels.due(env.now(), &self.identity.own().sha256) {
             if !self.tunnelling.insert(peer.clone()) {
                 continue;
@@ -589,6 +614,10 @@ impl Quic {
             let message = match result {
                 Ok(attached) => {
                     quic.shape(&peer, &attached.connection);
+                    quic.note_way(&peer, &attached.connection);
+                    if let Some(tunnels) = &quic.tunnels {
+                        tunnels.took(&peer, attached.connection.remote_address());
+                    }
                     link::Message::Attach(attached)
                 }
                 Err(reason) => link::Message::DialFailed(reason),

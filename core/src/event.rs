@@ -172,11 +172,12 @@ pub enum Event {
     CertificateKept { node: NodeId, reason: String },
     /// A connection was replaced by a new one, without a gap, since one side has another certificate.
     LinkRenewed { node: NodeId, peer: NodeId },
-    /// A connection leads through another node, which passes on what it cannot read.
-    LinkRelayed {
+    /// A link leads another way than before, at first than directly: through a node that passes on what it cannot read, or, without one, directly again.
+    LinkRouted {
         node: NodeId,
         peer: NodeId,
-        relay: NodeId,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        relay: Option<NodeId>,
     },
     /// A node takes certificates of one more root of a domain.
     RootAdded {

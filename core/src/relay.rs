@@ -53,6 +53,10 @@ pub enum Part {
     First,
     /// The second half.
     Second,
+    /// A question how long it takes there and back, for the other end: the sender's time in it is given back as it is.
+    Probe,
+    /// The answer.
+    Echo,
 }
 
 /// What stands before the bytes.
@@ -80,6 +84,8 @@ impl Header {
             0 => Part::Whole,
             1 => Part::First,
             2 => Part::Second,
+            8 => Part::Probe,
+            9 => Part::Echo,
             _ => return None,
         };
         let header = Header {
@@ -97,6 +103,8 @@ impl Header {
             Part::Whole => 0,
             Part::First => 1,
             Part::Second => 2,
+            Part::Probe => 8,
+            Part::Echo => 9,
         };
         let mut datagram = Vec::with_capacity(HEADER + contents.len());
         datagram.push(form | if self.passed_on { PASSED_ON } else { 0 });
@@ -133,6 +141,7 @@ impl Halves {
     pub fn take(&mut self, header: Header, contents: &[u8]) -> Option<Vec<u8>> {
         let other = match header.part {
             Part::Whole => return Some(contents.to_vec()),
+            Part::Probe | Part::Echo => return None,
             Part::First => Part::Second,
             Part::Second => Part::First,
         };
@@ -153,7 +162,7 @@ impl Halves {
         };
         let (first, second) = match header.part {
             Part::Second => (&theirs[..], contents),
-            Part::Whole | Part::First => (contents, &theirs[..]),
+            _ => (contents, &theirs[..]),
         };
         Some([first, second].concat())
     }

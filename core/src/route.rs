@@ -21,6 +21,12 @@ const LOSS_MAX: f64 = 0.1;
 /// So many probes in a row without an answer: nothing comes through.
 pub const SILENT_MAX: u32 = 3;
 
+/// A probe that has not come back after so many round trips is lost, as far as can be said.
+const PATIENCE: f64 = 4.0;
+
+/// No probe is waited for any longer.
+const PATIENCE_MAX: Duration = Duration::from_secs(3);
+
 /// By how much a path must be better than the direct one.
 const CLEARLY: f64 = 0.2;
 
@@ -107,6 +113,15 @@ impl Chooser {
             path.loss += NEWEST / 2.0 * (1.0 - path.loss);
             path.silent = path.silent.saturating_add(1);
         }
+    }
+
+    /// How long a probe of a path is waited for, if one leaves in each `period`: a few round trips.
+    pub fn patience(&self, path: usize, period: Duration) -> Duration {
+        let round_trip = self.paths.get(path).and_then(|path| path.round_trip_us);
+        let usual = round_trip.map(|us| Duration::from_micros((us * PATIENCE) as u64));
+        usual
+            .unwrap_or(PATIENCE_MAX)
+            .clamp(period, PATIENCE_MAX.max(period))
     }
 
     /// A path has carried that much, in bits per second, while there was more to carry.

@@ -72,7 +72,7 @@ fn two_gateways_that_can_only_dial_out_train_through_a_third_domain() {
     let record = std::fs::read_to_string(workspace.path().join("state/events.jsonl")).unwrap();
     let relayed: Vec<&str> = record
         .lines()
-        .filter(|line| line.contains("link_relayed"))
+        .filter(|line| line.contains("link_routed"))
         .collect();
     assert_eq!(relayed.len(), 2, "both ends say so: {relayed:?}");
     let alone = Workspace::new(&text("outbound_only = true", ""));

@@ -2,7 +2,7 @@
 
 use tombolo::Round;
 use tombolo::simulation::{
-    Simulation, SimulationReport, crash, millis, mtu_black_hole, restart, secs,
+    Simulation, SimulationReport, crash, delay, millis, mtu_black_hole, partition, restart, secs,
 };
 use tombolo_core::event::{Cargo, Event};
 use tombolo_core::ids::NodeId;
@@ -82,10 +82,10 @@ fn run(simulation: Simulation) -> SimulationReport {
 /// The relays by which the link of the two has led, in the coordinator's words, in order.
 fn ways(report: &SimulationReport) -> Vec<&str> {
     let ways = report.events.iter().filter_map(|(_, event)| match event {
-        Event::LinkRelayed { node, peer, relay }
+        Event::LinkRouted { node, peer, relay }
             if (node, peer) == (&n("hq/gate"), &n("plant/gate")) =>
         {
-            Some(relay.as_str())
+            Some(relay.as_ref().map_or("directly", |relay| relay.as_str()))
         }
         _ => None,
     });
@@ -119,6 +119,62 @@ fn if_a_relay_dies_another_one_takes_over() {
         |(_, event)| matches!(event, Event::NodeEvicted { node, .. } if *node == n("plant/gate")),
     );
     assert!(!evicted);
+}
+
+/// The link of the two directly, on a path that is shorter than the way round.
+const DIRECT: &str = r#"emulate = { delay = "20ms", rate = "50 Mbit/s" }"#;
+
+/// What the way of the two is at the coordinator, whenever it changes: when, and through whom.
+fn changes(report: &SimulationReport) -> Vec<(f64, &str)> {
+    let of = |event| match event {
+        &Event::LinkRouted {
+            ref node,
+            ref peer,
+            ref relay,
+        } if (node, peer) == (&n("plant/gate"), &n("hq/gate")) => {
+            Some(relay.as_ref().map_or("directly", |relay| relay.as_str()))
+        }
+        _ => None,
+    };
+    let told = report.events.iter();
+    let told = told.filter_map(|(at, event)| Some((at.0 as f64 / 1e6, of(event)?)));
+    told.collect()
+}
+
+/// The direct path turns bad: it becomes long, or nothing passes any more. The link goes another way within two seconds, and back when it is good again;
+/// no round is lost, and nobody is missed.
+#[test]
+fn a_link_leaves_a_path_that_turns_bad_and_comes_back_when_it_is_good_again() {
+    let ends = (["hq/gate"], ["plant/gate"]);
+    let (bad, good) = (secs(10), secs(30));
+    for (name, fault) in [
+        ("long", delay(ends.0, ends.1, millis(300))),
+        ("cut", partition(ends.0, ends.1)),
+    ] {
+        let report = run(bay(160, "", DIRECT).between(bad, good, fault));
+        let ways = changes(&report);
+        println!("{{\"case\":\"{name}\",\"ways\":{ways:?}}}");
+        assert_eq!(ways.len(), 2, "{name}: {ways:?}");
+        let ((left, through), (back, directly)) = (ways[0], ways[1]);
+        assert!(through.starts_with("lab/"), "{name}: {ways:?}");
+        assert!(left > 10.0 && left <= 12.0, "{name}: {ways:?}");
+        assert_eq!(directly, "directly");
+        assert!(back > 30.0 && back < 40.0, "{name}: {ways:?}");
+        assert_eq!(report.finished.degraded, 0, "{name}");
+        let evicted = report
+            .events
+            .iter()
+            .any(|(_, event)| matches!(event, Event::NodeEvicted { .. }));
+        assert!(!evicted, "{name}");
+    }
+}
+
+/// Ways that are equally good are not swapped, whatever jitter does to them.
+#[test]
+fn a_link_stays_where_it_is_while_no_way_is_better() {
+    let jitter = r#"emulate = { delay = "20ms", jitter = "15ms", loss = "1%" }"#;
+    let report = run(bay(60, "", jitter));
+    assert_eq!(changes(&report), []);
 }
 
 /// Paths too narrow for what the tunnel adds: what every path must carry travels in halves.

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic;
 use std::time::Duration;
 
-use quinn::{Connection, VarInt};
+use quinn::{Connection, ConnectionError, VarInt};
 use tokio::sync::Notify;
 
 use super::session::{Handover, Session};
-use super::{Attached, Carrier, Current, Link, Message, Trouble, end_of_run, has_left};
+use super::{Attached, Carrier, Current, LEFT, Link, Message, OVER, Trouble};
 use crate::env::Env;
 use crate::node;
 use crate::shell::{AbortOnDrop, Cx, Reply, later};
 use tombolo_core::mutants;
+use tombolo_core::text::clip;
 
 /// Why a second process of an identity is turned away.
 pub(super) const DUPLICATE: VarInt = VarInt::from_u32(21);
@@ -224,4 +225,22 @@ async fn hears(env: &dyn Env, connection: &Connection, before: u64, span: Durati
         }
     }
     false
+}
+
+/// Whether the peer closed the connection because it leaves.
+pub(crate) fn has_left(connection: &Connection) -> bool {
+    matches!(
+        connection.close_reason(),
+        Some(ConnectionError::ApplicationClosed(close)) if [LEFT, OVER].contains(&close.error_code)
+    )
+}
+
+/// Why the run is over, if the peer closed the connection with that word.
+fn end_of_run(connection: &Connection) -> Option<String> {
+    match connection.close_reason() {
+        Some(ConnectionError::ApplicationClosed(close)) if close.error_code == OVER => {
+            Some(clip(String::from_utf8_lossy(&close.reason).into_owned()))
+        }
+        _ => None,
+    }
 }

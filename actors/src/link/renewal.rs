@@ -65,6 +65,13 @@ impl Link {
         }
     }
 
+    /// Replaces the connection by one that leads another way: whoever dials chooses it.
+    pub(super) fn reroute(&mut self, cx: &mut Cx<Self>) {
+        if self.up && self.setup.dials() {
+            self.push(cx, &Control::Renew);
+        }
+    }
+
     /// An attempt to replace the connection has failed; what stands still does.
     pub(super) fn renew_again(&mut self, cx: &mut Cx<Self>) {
         match self.setup.stage.env.now() < self.renews {

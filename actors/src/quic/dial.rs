@@ -25,6 +25,8 @@ use tombolo_core::plan::Plan;
 const DIAL_LIMIT: Duration = Duration::from_secs(4);
 /// How much later the next address is begun, unless the one before it has failed: more than most round trips, less than anybody minds.
 const STAGGER: Duration = Duration::from_millis(250);
+/// The same from one way to the next: a relay is a detour.
+const WAY_STAGGER: Duration = Duration::from_millis(500);
 /// How often it is looked whether a peer that is dialled has moved to another address.
 const LOOK: Duration = Duration::from_millis(250);
 /// How often it is looked whether the tunnel stands that an attempt needs.
@@ -65,7 +67,8 @@ impl Dialler {
                 Some(addresses) => addresses,
                 None => {
                     let found = self.env.resolve(&self.peer).await;
-                    in_turn(found.map_err(|error| Trouble::from(error.to_string()))?)
+                    let found = found.map_err(|error| Trouble::from(error.to_string()))?;
+                    self.with_relays(in_turn(found))
                 }
             };
             match self.race(&addresses, &mut failed).await {
@@ -99,6 +102,14 @@ impl Dialler {
         Some(tunnels.addresses(&self.peer))
     }
 
+    /// All ways to a peer that can be dialled itself.
+    fn with_relays(&self, direct: Vec<SocketAddr>) -> Vec<SocketAddr> {
+        match &self.tunnels {
+            Some(tunnels) if self.purpose == Purpose::Link => tunnels.in_order(&self.peer, direct),
+            _ => direct,
+        }
+    }
+
     /// Waits until what is sent to an address goes somewhere, for as long as an attempt lasts.
     async fn is_ready(&self, address: SocketAddr) -> bool {
         let Some(tunnels) = &self.tunnels else {
@@ -122,19 +133,28 @@ impl Dialler {
     }
 
     async fn race(&self, addresses: &[SocketAddr], failed: &mut Vec<(String, bool)>) -> Outcome {
-        let mut waiting = addresses.iter().copied();
+        let mut waiting = addresses.iter().copied().peekable();
         let mut tries: Vec<(SocketAddr, Try<'_>)> = Vec::new();
         let mut moved = Box::pin(self.moved(addresses));
+        let is_relayed = |address: &SocketAddr| relay::carries(*address).is_some();
         loop {
             match waiting.next() {
                 Some(address) => tries.push((address, Box::pin(self.one(address)))),
                 None if tries.is_empty() => return Outcome::Failed,
                 None => {}
             }
+            let is_another_way =
+                |(last, _): &(SocketAddr, Try<'_>), next| is_relayed(last) || is_relayed(next);
+            let pause = waiting.peek().map(|next| {
+                match tries.last().is_some_and(|last| is_another_way(last, next)) {
+                    true => WAY_STAGGER,
+                    false => STAGGER,
+                }
+            });
             let stagger = async {
-                match waiting.len() {
-                    0 => std::future::pending().await,
-                    _ => self.env.sleep(STAGGER).await,
+                match pause {
+                    None => std::future::pending().await,
+                    Some(pause) => self.env.sleep(pause).await,
                 }
             };
             let answered = poll_fn(|cx| {

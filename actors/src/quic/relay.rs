@@ -19,6 +19,8 @@ use bytes::Bytes;
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, Connection, UdpPoller, VarInt};
 
+use super::routes::Routes;
+use crate::env::Env;
 use crate::identity::Identity;
 use crate::link::{Attached, Trouble, UNTRUSTED};
 use tombolo_core::ids::NodeId;
@@ -42,7 +44,7 @@ const WAIT_MAX: Duration = Duration::from_secs(2);
 const INBOX_BYTES: usize = 1 << 20;
 
 /// The close code of a tunnel that another one has taken the place of, or that nobody needs.
-const SPARE: VarInt = VarInt::from_u32(21);
+const SPARE: VarInt = VarInt::from_u32(25);
 
 /// The block of addresses that stand for a path through a relay: reserved, and routed nowhere (RFC 1112, section 4).
 const BLOCK: u8 = 240;
@@ -68,12 +70,28 @@ fn index(address: SocketAddr) -> Option<usize> {
     (block == BLOCK).then_some(a << 16 | b << 8 | c)
 }
 
-/// A path from this node through a relay.
+/// A path from this node to a peer.
 #[derive(Debug)]
 struct Way {
+    /// With whom the tunnel is that it begins with: a relay, or the peer itself where it is only probed.
     relay: NodeId,
     peer: NodeId,
     to: Tag,
+}
+
+impl Way {
+    fn is_direct(&self) -> bool {
+        self.relay == self.peer
+    }
+
+    fn header(&self, part: Part, number: u16) -> Header {
+        Header {
+            part,
+            passed_on: self.is_direct(),
+            number,
+            node: self.to,
+        }
+    }
 }
 
 /// A connection with a relay, or with somebody whom this node is a relay for.
@@ -104,6 +122,8 @@ pub struct Tunnels {
     failed: Mutex<BTreeMap<NodeId, (u32, Micros, String)>>,
     halves: Mutex<BTreeMap<NodeId, Halves>>,
     inbox: Mutex<Inbox>,
+    routes: Routes,
+    env: Arc<dyn Env>,
 }
 
 #[derive(Default)]
@@ -125,23 +145,38 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Tunnels {
     /// Of a node; none if the plan has none for it.
-    pub(super) fn new(plan: &Plan, node: &NodeId) -> Option<Arc<Tunnels>> {
+    pub(super) fn new(env: &Arc<dyn Env>, plan: &Plan, node: &NodeId) -> Option<Arc<Tunnels>> {
         let may = plan.tunnels(node);
         if may.is_empty() {
             return None;
         }
         let peers = plan.peers(node);
         let ways = peers.iter().flat_map(|peer| {
+            let direct = plan.has_choice(node, peer).then(|| Way {
+                relay: peer.clone(),
+                peer: peer.clone(),
+                // As a relay would say it.
+                to: Tag::of(node),
+            });
             let relays = plan.relays(node, peer).into_iter();
-            relays.map(|relay| Way {
+            let relays = relays.map(|relay| Way {
                 relay,
                 peer: peer.clone(),
                 to: Tag::of(peer),
-            })
+            });
+            direct.into_iter().chain(relays)
         });
         let ways: Vec<Way> = ways.collect();
+        let mut routes = BTreeMap::new();
+        for (index, way) in ways.iter().enumerate() {
+            if plan.has_choice(node, &way.peer) && plan.dials_across(node, &way.peer) {
+                let of: &mut Vec<usize> = routes.entry(way.peer.clone()).or_default();
+                of.push(index);
+            }
+        }
         let by_relay = ways.iter().enumerate();
-        let by_relay = by_relay.map(|(index, way)| ((way.relay.clone(), way.to), index));
+        let by_relay =
+            by_relay.map(|(index, way)| ((way.relay.clone(), Tag::of(&way.peer)), index));
         let passes = plan.relayed_by(node).into_iter();
         let passes = passes.map(|(from, to)| ((from, Tag::of(&to)), to));
         Some(Arc::new(Tunnels {
@@ -157,6 +192,8 @@ impl Tunnels {
             failed: Mutex::default(),
             halves: Mutex::default(),
             inbox: Mutex::default(),
+            routes: Routes::new(&plan.route, routes),
+            env: env.clone(),
         }))
     }
 
@@ -175,7 +212,7 @@ impl Tunnels {
     /// The addresses at which a peer is behind each of its relays.
     pub(super) fn addresses(&self, peer: &NodeId) -> Vec<SocketAddr> {
         let ways = self.ways.iter().enumerate();
-        let ways = ways.filter(|(_, way)| way.peer == *peer);
+        let ways = ways.filter(|(_, way)| way.peer == *peer && !way.is_direct());
         ways.map(|(index, _)| SocketAddr::new(ip(index).into(), 1))
             .collect()
     }
@@ -183,6 +220,34 @@ impl Tunnels {
     /// The relay behind which an address is.
     pub(super) fn relay(&self, address: SocketAddr) -> Option<&NodeId> {
         self.ways.get(index(address)?).map(|way| &way.relay)
+    }
+
+    /// The addresses of a peer in the order in which they are tried: the way that is taken, then the direct one, then the others.
+    pub(super) fn in_order(&self, peer: &NodeId, direct: Vec<SocketAddr>) -> Vec<SocketAddr> {
+        let relayed = self.addresses(peer);
+        let taken = self.routes.taken(peer);
+        let is_taken = |address: &SocketAddr| index(*address) == taken;
+        let (first, rest): (Vec<_>, Vec<_>) = relayed.into_iter().partition(is_taken);
+        first.into_iter().chain(direct).chain(rest).collect()
+    }
+
+    /// A connection with a peer that this node has dialled leads to that address.
+    pub(super) fn took(&self, peer: &NodeId, address: SocketAddr) {
+        self.routes.took(peer, index(address), self.env.now());
+    }
+
+    /// Probes all ways between which there is a choice, if it is time; peers to which another one is better, and whether the one that is taken still
+    /// lets anything through.
+    pub(super) fn route(&self) -> Vec<(NodeId, bool)> {
+        let now = self.env.now();
+        let (probes, changes) = self.routes.look(now);
+        for (index, number) in probes {
+            if let Some(way) = self.ways.get(index) {
+                let header = way.header(Part::Probe, number);
+                self.put(&way.relay, header, &now.0.to_le_bytes());
+            }
+        }
+        changes
     }
 
     /// Whether there is a tunnel with the relay behind which an address is; if not, it is made. True for any other address.
@@ -221,13 +286,8 @@ impl Tunnels {
         let Some(way) = self.ways.get(index) else {
             return;
         };
-        let header = Header {
-            part: Part::Whole,
-            passed_on: false,
-            number: self.number.fetch_add(1, Ordering::Relaxed),
-            node: way.to,
-        };
-        self.put(&way.relay, header, contents);
+        let number = self.number.fetch_add(1, Ordering::Relaxed);
+        self.put(&way.relay, way.header(Part::Whole, number), contents);
     }
 
     /// Puts something into the tunnel with a neighbour; what does not fit is lost.
@@ -277,6 +337,13 @@ impl Tunnels {
         };
         let whole = match header.part {
             Part::Whole => Some(contents.to_vec()),
+            Part::Probe => {
+                if let Some(way) = self.ways.get(*index) {
+                    self.put(&way.relay, way.header(Part::Echo, header.number), contents);
+                }
+                return;
+            }
+            Part::Echo => return self.routes.answered(*index, header.number, self.env.now()),
             Part::First | Part::Second => {
                 let mut halves = locked(&self.halves);
                 halves

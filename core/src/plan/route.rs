@@ -107,20 +107,35 @@ impl Plan {
             .collect()
     }
 
-    /// The nodes with which a node may have a tunnel: relays of its own links, and whoever it is a relay for.
+    /// Whether the way between two nodes is chosen by what it is like: they can be joined directly, and by a relay as well.
+    pub fn has_choice(&self, one: &NodeId, other: &NodeId) -> bool {
+        !self.needs_relay(one, other) && !self.relays(one, other).is_empty()
+    }
+
+    /// The nodes with which a node may have a tunnel: relays of its own links, whoever it is a relay for, and peers to which there is a choice of ways,
+    /// of which the direct one is probed as the others are.
     pub fn tunnels(&self, node: &NodeId) -> BTreeSet<NodeId> {
         let relays = self.far(node).flat_map(|peer| self.relays(node, &peer));
         let mut tunnels: BTreeSet<NodeId> = relays.collect();
+        tunnels.extend(self.far(node).filter(|peer| self.has_choice(node, peer)));
         tunnels.extend(self.relayed_by(node).into_iter().map(|(one, _)| one));
         tunnels
     }
 
-    /// The relays with which a node keeps a tunnel all the time: nobody reaches it otherwise.
+    /// The nodes with which a node makes a tunnel and keeps it: those that lead to it, if nobody can dial it; and all ways to peers that it dials
+    /// and may choose a way to.
     pub fn standing_tunnels(&self, node: &NodeId) -> BTreeSet<NodeId> {
-        let unreachable = self.far(node).filter(|peer| self.needs_relay(node, peer));
-        unreachable
-            .flat_map(|peer| self.relays(node, &peer))
-            .collect()
+        let mut standing = BTreeSet::new();
+        for peer in self.far(node) {
+            let chooses = self.has_choice(node, &peer) && self.dials_across(node, &peer);
+            if chooses {
+                standing.insert(peer.clone());
+            }
+            if chooses || self.needs_relay(node, &peer) || self.is_outbound_only(node) {
+                standing.extend(self.relays(node, &peer));
+            }
+        }
+        standing
     }
 }
 
@@ -177,8 +192,8 @@ mod tests {
             let standing = plan.standing_tunnels(&node.id);
             assert!(standing.is_subset(&plan.tunnels(&node.id)));
         }
-        // Both ends of four: each of d0 and d1 with d2 and d3; and d2 with d3, which are relays for each other.
-        assert_eq!(ends, 10);
+        // All with all: each of d0 and d1 with the relays d2 and d3, these with each other, and d0 with d1, to which there is a choice of ways.
+        assert_eq!(ends, 12);
         let pairs = plan.relayed_by(&n("d2/n0"));
         assert!(pairs.contains(&(n("d0/n0"), n("d3/n0"))));
         assert!(pairs.contains(&(n("d3/n0"), n("d0/n0"))));

@@ -1,0 +1,183 @@
+//! Peers to which several ways lead: all are probed, and one is taken. [`tombolo_core::route`] decides.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tombolo_core::ids::NodeId;
+use tombolo_core::plan::RoutePlan;
+use tombolo_core::route::Chooser;
+use tombolo_core::time::Micros;
+
+/// A probe that is so old is of no interest any more, even if it comes back.
+const FORGOTTEN: Duration = Duration::from_secs(6);
+
+/// Ways to the peers that this node dials and has a choice for.
+#[derive(Debug)]
+pub(super) struct Routes {
+    period: Duration,
+    all: Mutex<BTreeMap<NodeId, Route>>,
+}
+
+#[derive(Debug)]
+struct Route {
+    chooser: Chooser,
+    /// The direct one first.
+    ways: Vec<Way>,
+    due: Micros,
+}
+
+#[derive(Debug)]
+struct Way {
+    index: usize,
+    number: u16,
+    /// Probes on their way, the oldest first: at most one for each period until they are forgotten.
+    probes: VecDeque<Probe>,
+}
+
+#[derive(Debug)]
+struct Probe {
+    number: u16,
+    left: Micros,
+    /// It counts as lost; should it come back all the same, the path is long, and not dead.
+    given_up: bool,
+}
+
+impl Routes {
+    /// Of peers, each with the indices of its ways, the direct one first.
+    pub fn new(plan: &RoutePlan, peers: BTreeMap<NodeId, Vec<usize>>) -> Self {
+        let route = |ways: Vec<usize>| Route {
+            chooser: Chooser::new(plan.weights, ways.len()),
+            ways: ways.into_iter().map(Way::new).collect(),
+            due: Micros::default(),
+        };
+        Routes {
+            period: plan.periods.latency,
+            all: Mutex::new(
+                peers
+                    .into_iter()
+                    .map(|(peer, ways)| (peer, route(ways)))
+                    .collect(),
+            ),
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<NodeId, Route>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The way that is taken to a peer, if there is a choice.
+    pub fn taken(&self, peer: &NodeId) -> Option<usize> {
+        let all = self.locked();
+        let route = all.get(peer)?;
+        Some(route.ways[route.chooser.taken()].index)
+    }
+
+    /// A connection with a peer leads by that way; none is the direct one.
+    pub fn took(&self, peer: &NodeId, index: Option<usize>, now: Micros) {
+        if let Some(route) = self.locked().get_mut(peer) {
+            let place = match index {
+                Some(index) => route.ways.iter().position(|way| way.index == index),
+                None => Some(0),
+            };
+            if let Some(place) = place {
+                route.chooser.took(place, now);
+            }
+        }
+    }
+
+    /// Probes to send now; and peers to which another way is to be taken, and whether the one before was still alive.
+    pub fn look(&self, now: Micros) -> (Vec<(usize, u16)>, Vec<(NodeId, bool)>) {
+        let (mut probes, mut changes) = (Vec::new(), Vec::new());
+        for (peer, route) in self
+            .locked()
+            .iter_mut()
+            .filter(|(_, route)| route.due <= now)
+        {
+            route.due = now + self.period;
+            for (place, way) in route.ways.iter_mut().enumerate() {
+                way.probes.retain(|probe| now < probe.left + FORGOTTEN);
+                let patience = route.chooser.patience(place, self.period);
+                let late = way.probes.iter_mut();
+                for probe in late.filter(|probe| !probe.given_up && now >= probe.left + patience) {
+                    probe.given_up = true;
+                    route.chooser.unanswered(place);
+                }
+                way.number = way.number.wrapping_add(1);
+                way.probes.push_back(Probe {
+                    number: way.number,
+                    left: now,
+                    given_up: false,
+                });
+                probes.push((way.index, way.number));
+            }
+            let before = route.chooser.taken();
+            if route.chooser.look(now).is_some() {
+                changes.push((peer.clone(), route.chooser.score(before) > 0.0));
+            }
+        }
+        (probes, changes)
+    }
+
+    /// A probe has come back.
+    pub fn answered(&self, index: usize, number: u16, now: Micros) {
+        for route in self.locked().values_mut() {
+            let found = route.ways.iter_mut().enumerate();
+            for (place, way) in found.filter(|(_, way)| way.index == index) {
+                let probe = way.probes.iter().position(|probe| probe.number == number);
+                if let Some(probe) = probe.and_then(|at| way.probes.remove(at)) {
+                    route.chooser.answered(place, now.since(probe.left));
+                }
+            }
+        }
+    }
+}
+
+impl Way {
+    fn new(index: usize) -> Self {
+        Way {
+            index,
+            number: 0,
+            probes: VecDeque::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probes_are_waited_for_a_while_and_count_once() {
+        let peer: NodeId = "plant/gate".parse().unwrap();
+        let routes = Routes::new(&RoutePlan::default(), [(peer.clone(), vec![4, 5])].into());
+        let at = |ms: u64| Micros(ms * 1000);
+        let mut changes = Vec::new();
+        let mut period = 0;
+        let mut go = |answers: [bool; 2], times: u64| {
+            for _ in 0..times {
+                let now = at(period * 500);
+                period += 1;
+                let (probes, changed) = routes.look(now);
+                assert_eq!(routes.look(now), (vec![], vec![]), "not yet");
+                assert_eq!(probes.len(), 2);
+                for (index, number) in probes {
+                    if answers[index - 4] {
+                        routes.answered(index, number, now + Duration::from_millis(40));
+                        routes.answered(index, number, now + Duration::from_secs(9));
+                    }
+                }
+                changes.extend(changed);
+            }
+            changes.len()
+        };
+        assert_eq!(go([true, true], 20), 0);
+        // A period until a probe is given up; a path that loses it is not usable, and a look later another one is taken.
+        assert_eq!(go([false, true], 2), 0);
+        assert_eq!(go([false, true], 1), 1);
+        assert_eq!(changes, [(peer.clone(), true)]);
+        assert_eq!(routes.taken(&peer), Some(5));
+        routes.took(&peer, None, at(0));
+        assert_eq!(routes.taken(&peer), Some(4));
+    }
+}
