@@ -6,6 +6,7 @@
 pub mod congestion;
 mod dial;
 mod door;
+pub mod preflight;
 pub mod shaping;
 
 use std::collections::BTreeMap;
@@ -238,12 +239,33 @@ fn law_between(plan: &Plan, node: &NodeId, peer: &NodeId) -> Law {
     link.map_or(Law::Cubic, |link| link.congestion)
 }
 
+/// The configuration of one handshake. Who dials is known after it, so the congestion law is chosen then; where every link has the default, there is
+/// nothing to choose.
+fn config_until_known(
+    plan: &Plan,
+    identity: &dyn Identity,
+    law: Arc<Later>,
+    carries: u16,
+) -> Arc<quinn::ServerConfig> {
+    let is_default = |link: &LinkPlan| link.congestion == Law::Cubic;
+    let congestion: Arc<dyn ControllerFactory + Send + Sync> =
+        match plan.links.iter().all(is_default) {
+            true => Arc::new(Fixed(Law::Cubic)),
+            false => law,
+        };
+    let mut server = quinn::ServerConfig::with_crypto(identity.server());
+    let transport = transport(plan, identity.node(), carries, congestion);
+    server.transport_config(Arc::new(transport));
+    server.migration(true);
+    Arc::new(server)
+}
+
 /// What a TLS alert is as an error of QUIC, whichever it is (RFC 9001, 4.8).
 const TLS_ALERTS: Range<u64> = 0x100..0x200;
 
 /// Whether another attempt would meet the same certificates: TLS alerts of ours or theirs. A peer that takes no connection now, because it
 /// has too many handshakes at once, or has to begin anew or to end in the middle of one, may take one later.
-pub(super) fn is_final(error: &ConnectionError) -> bool {
+pub fn is_final(error: &ConnectionError) -> bool {
     let code = match error {
         ConnectionError::TransportError(error) => error.code,
         ConnectionError::ConnectionClosed(close) => close.error_code,
@@ -361,7 +383,8 @@ impl Quic {
                 let carries = quic.stage.env.carries(incoming.remote_address());
                 // Before the handshake: what is shown in it is this one or a newer one.
                 let own = quic.identity.own();
-                let config = quic.config_until_known(law.clone(), carries);
+                let (plan, identity) = (&quic.stage.plan, quic.identity.as_ref());
+                let config = config_until_known(plan, identity, law.clone(), carries);
                 let limit = quic.stage.env.sleep(HANDSHAKE_LIMIT);
                 let handshake = async move {
                     let connecting = incoming.accept_with(config)?;
@@ -381,22 +404,6 @@ impl Quic {
                 });
             },
         );
-    }
-
-    /// The configuration of one handshake. Who dials is known after it, so the congestion law is chosen then; where every link has the
-    /// default, there is nothing to choose.
-    fn config_until_known(&self, law: Arc<Later>, carries: u16) -> Arc<quinn::ServerConfig> {
-        let (plan, node) = (&self.stage.plan, &self.stage.node);
-        let is_default = |link: &LinkPlan| link.congestion == Law::Cubic;
-        let congestion: Arc<dyn ControllerFactory + Send + Sync> =
-            match plan.links.iter().all(is_default) {
-                true => Arc::new(Fixed(Law::Cubic)),
-                false => law,
-            };
-        let mut server = quinn::ServerConfig::with_crypto(self.identity.server());
-        server.transport_config(Arc::new(transport(plan, node, carries, congestion)));
-        server.migration(true);
-        Arc::new(server)
     }
 
     /// A handshake that failed over certificates or versions is told to the operator, who alone can mend it; the same trouble once.
@@ -419,6 +426,12 @@ impl Quic {
                 return connection.close(VarInt::from_u32(10), error.to_string().as_bytes());
             }
         };
+        if preflight::is_spoken(&connection) {
+            let node = &self.stage.node;
+            tracing::info!(%node, %peer, "a preflight is turned away: this node is at work");
+            let reason = format!("{node} is at work already");
+            return connection.close(preflight::AT_WORK, reason.as_bytes());
+        }
         let link = self.links.get().and_then(|links| links.get(&peer)).cloned();
         match link {
             Some(link) if dials(&self.stage.plan, &peer, &self.stage.node) => {
