@@ -421,7 +421,8 @@ fn round(plan: &Plan, model: ModelBytes, link: &Link) -> Option<Finding> {
     let Some(model) = model else {
         let fix = "give --model-bytes BYTES";
         let found = "nobody here knows the size of the model";
-        return Some(finding(check, subject, Verdict::Warn, "", found, fix));
+        let expected = "a known size";
+        return Some(finding(check, subject, Verdict::Warn, expected, found, fix));
     };
     let domain = gateway.domain();
     let coding = plan.codec(&domain);
@@ -437,14 +438,9 @@ fn round(plan: &Plan, model: ModelBytes, link: &Link) -> Option<Finding> {
     };
     let (Some(down_us), Some(up_us)) = (span(model, down), span(upload, up)) else {
         let found = "the link carries nothing, so a round never ends";
-        return Some(finding(
-            check,
-            subject,
-            Verdict::Fail,
-            "",
-            found,
-            "see above",
-        ));
+        let fix = "mend what the lines on bandwidth name";
+        let expected = "an end";
+        return Some(finding(check, subject, Verdict::Fail, expected, found, fix));
     };
     let trips = link.round_trip_us.0.saturating_mul(ROUND_TRIPS);
     let total = down_us.saturating_add(up_us).saturating_add(trips);

@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn every_word_fits_its_bound_and_what_is_none_is_refused() {
-        let name = |letter: &str| format!("{0}/{0}", letter.repeat(63));
+        let name = |letter: &str| format!("{0}/{0}", letter.repeat(32));
         let way = Way {
             probes: u32::MAX,
             ..Way::default()
