@@ -207,6 +207,8 @@ struct Ready {
 #[derive(Default)]
 struct Heard {
     links: Vec<Link>,
+    /// The address of a peer, as a node here sees it.
+    ways: Vec<(NodeId, NodeId, SocketAddr)>,
     absent: Vec<Absent>,
     neighbours: BTreeSet<(NodeId, NodeId)>,
 }
@@ -301,7 +303,14 @@ impl Stage {
             match told {
                 Told::Progress(progress) => tell(progress),
                 Told::Neighbour(node, peer) => drop(heard.neighbours.insert((node, peer))),
-                Told::Measured(link) => heard.links.push(*link),
+                Told::Measured(link, node, address) => {
+                    let peer = match link.from == node {
+                        true => link.to.clone(),
+                        false => link.from.clone(),
+                    };
+                    heard.ways.push((node, peer, address));
+                    heard.links.push(*link);
+                }
                 Told::Absent(absent) => heard.absent.push(*absent),
                 Told::Done => working -= 1,
             }
@@ -348,17 +357,9 @@ impl Heard {
     ) -> Vec<Finding> {
         let mut findings = Vec::new();
         for link in self.links() {
-            let (here, peer) = match nodes.contains(&link.from) {
-                true => (&link.from, &link.to),
-                false => (&link.to, &link.from),
-            };
             findings.extend(judge::link(plan, is_emulated, model, link));
-            let places = self::places::find(Path::new("/"), link.address.ip());
-            // The address is that at which `from` has reached `to`: only there it says which way packets take.
-            if *here == link.from {
-                findings.extend(judge::places(here, peer, &places));
-            }
         }
+        findings.extend(self.places());
         let mut missing: BTreeMap<DomainId, usize> = BTreeMap::new();
         for absent in self.absent(nodes) {
             if !Plan::is_wan(&absent.node, &absent.peer) {
@@ -374,6 +375,17 @@ impl Heard {
             }
         }
         findings
+    }
+
+    /// Where devices, interrupts and nodes sit: once a node and device.
+    fn places(&self) -> Vec<Finding> {
+        let mut seen = BTreeSet::new();
+        let each = self.ways.iter().filter_map(|(node, peer, address)| {
+            let places = places::find(Path::new("/"), address.ip());
+            let is_news = seen.insert((node, places.device.clone()));
+            is_news.then(|| judge::places(node, peer, &places))?
+        });
+        each.collect()
     }
 
     fn links(&self) -> impl Iterator<Item = &Link> {

@@ -63,8 +63,8 @@ pub enum Told {
     Progress(Progress),
     /// A neighbour of its domain was reached.
     Neighbour(NodeId, NodeId),
-    /// A link was measured.
-    Measured(Box<Link>),
+    /// A link was measured, and this is the address of the peer as this node sees it.
+    Measured(Box<Link>, NodeId, SocketAddr),
     /// A peer did not come, or its link could not be measured.
     Absent(Box<Absent>),
     /// The node has nothing more to tell.
@@ -85,13 +85,14 @@ pub struct Post {
     pub tell: mpsc::UnboundedSender<Told>,
 }
 
+/// A peer that is about to be met: none of one whose link is only to be reached.
+type Meeting = JoinHandle<Result<Option<Met>, Why>>;
+
 /// Who is waited for, and what was last heard of the attempt.
 type Missing = Rc<RefCell<BTreeMap<NodeId, String>>>;
 
-/// One peer's connections, as they come in.
-struct Mailbox {
-    to: mpsc::Sender<Result<Connection, Why>>,
-}
+/// Where a peer's connections go as they come in.
+type Mailbox = mpsc::Sender<Result<Connection, Why>>;
 
 /// What all that a node does in a preflight shares.
 struct Desk {
@@ -120,7 +121,7 @@ pub async fn attend(post: Post, preflight: Rc<Preflight>) {
     let mut meeting = Vec::new();
     for peer in peers {
         let (to, from) = mpsc::channel(2);
-        mailboxes.insert(peer.clone(), Mailbox { to });
+        mailboxes.insert(peer.clone(), to);
         let task = spawn_local(meet(desk.clone(), peer.clone(), from));
         meeting.push((peer, task));
     }
@@ -158,10 +159,7 @@ fn order(one: &NodeId, other: &NodeId) -> (NodeId, NodeId) {
 }
 
 /// Waits until every peer was met or given up; those whose links are to be measured.
-async fn gather(
-    desk: &Rc<Desk>,
-    meeting: Vec<(NodeId, JoinHandle<Result<Option<Met>, Why>>)>,
-) -> Vec<Met> {
+async fn gather(desk: &Rc<Desk>, meeting: Vec<(NodeId, Meeting)>) -> Vec<Met> {
     let (mut links, mut asking) = (Vec::new(), Vec::new());
     for (peer, task) in meeting {
         let met = task.await;
@@ -204,7 +202,7 @@ async fn hand_out(
         };
         if let Some(mailbox) = mailboxes.get(&peer) {
             // Full or closed: it has been met, or calls again.
-            let _ = mailbox.to.try_send(result);
+            let _ = mailbox.try_send(result);
         }
     }
 }
@@ -442,7 +440,8 @@ impl Desk {
         match result {
             Ok(link) => {
                 self.part(met).await;
-                self.tell(Told::Measured(Box::new(link)));
+                let address = met.connection.remote_address();
+                self.tell(Told::Measured(Box::new(link), met.node.clone(), address));
             }
             Err(reason) => {
                 let reason = match met.connection.close_reason() {
