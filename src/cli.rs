@@ -40,6 +40,7 @@ mod output;
 #[cfg(feature = "manual")]
 mod outputs;
 mod policy;
+mod preflight;
 mod processes;
 mod promote;
 mod readmit;
@@ -180,6 +181,8 @@ enum Command {
     Audit(audit::Audit),
     /// Look for what would keep nodes from running here, and say what mends it.
     Doctor(doctor::Doctor),
+    /// Measure the links of a topology before anything trains, and say what is wrong with them.
+    Preflight(preflight::Preflight),
     /// Show what runs in a state folder.
     Status(status::Status),
     /// Show a run as it goes, in this terminal.
@@ -249,6 +252,7 @@ pub fn main() -> ExitCode {
         Command::Checkpoint(command) => command.run(&common),
         Command::Audit(command) => command.run(&common),
         Command::Doctor(command) => command.run(&common),
+        Command::Preflight(command) => command.run(&common),
         Command::Status(command) => command.run(&common),
         Command::Top(command) => command.run(&common),
         Command::Explain(command) => command.run(&common),

@@ -14,8 +14,9 @@ use std::time::Duration;
 use serde::Serialize;
 use tombolo_core::text::span;
 
-pub use probe::{Question, probe};
+pub use probe::{Question, limits, probe};
 pub use udp::Answer;
+pub(crate) use udp::ask as ask_address;
 
 /// `memfd` with seals against writing came with this version of Linux: an update is exported so.
 const KERNEL_LEAST: (u32, u32) = (5, 1);
@@ -90,20 +91,8 @@ pub struct Facts {
     pub kernel: String,
     /// Whether memory can be made, sealed and shared; or why not.
     pub memfd: Result<(), String>,
-    /// Free bytes of `/dev/shm`; none if it is not there.
-    pub shm: Option<u64>,
-    /// Descriptors: what may be open, and to what that can be raised.
-    pub descriptors: (u64, u64),
-    /// Descriptors that the nodes here need at most.
-    pub descriptors_needed: u64,
-    /// Bytes that may be locked; none if there is no limit.
-    pub locked: Option<u64>,
-    /// Bytes that an RDMA fabric of the topology would lock here; none if it has none.
-    pub locked_needed: Option<u64>,
-    /// Bytes that this control group may use; none if there is no limit.
-    pub memory: Option<u64>,
-    /// Bytes that the nodes here need at least.
-    pub memory_needed: u64,
+    /// What this process may use, and what the nodes here need.
+    pub limits: Limits,
     /// Whether something keeps the wall clock; none if nobody says.
     pub synchronized: Option<bool>,
     /// The wall clock, seconds since 1970.
@@ -124,6 +113,25 @@ pub struct Facts {
     pub own: Vec<Own>,
     /// Whom the nodes of this machine dial.
     pub peers: Vec<Peer>,
+}
+
+/// What a process may use, and what the nodes here need.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Free bytes of `/dev/shm`; none if it is not there.
+    pub shm: Option<u64>,
+    /// Descriptors: what may be open, and to what that can be raised.
+    pub descriptors: (u64, u64),
+    /// Descriptors that the nodes here need at most.
+    pub descriptors_needed: u64,
+    /// Bytes that may be locked; none if there is no limit.
+    pub locked: Option<u64>,
+    /// Bytes that an RDMA fabric of the topology would lock here; none if it has none.
+    pub locked_needed: Option<u64>,
+    /// Bytes that this control group may use; none if there is no limit.
+    pub memory: Option<u64>,
+    /// Bytes that the nodes here need at least.
+    pub memory_needed: u64,
 }
 
 /// A certificate on disk.
@@ -214,24 +222,30 @@ fn date(unix: u64) -> String {
 
 /// What these facts mean, in the order in which one would look.
 pub fn judge(facts: &Facts) -> Vec<Finding> {
-    let mut findings = vec![
-        kernel(&facts.kernel),
-        memfd(&facts.memfd),
-        shm(facts.shm),
-        descriptors(facts.descriptors, facts.descriptors_needed),
-        locked(facts.locked, facts.locked_needed),
-        memory(facts.memory, facts.memory_needed),
+    let mut findings = vec![kernel(&facts.kernel), memfd(&facts.memfd)];
+    findings.extend(judge_limits(&facts.limits));
+    findings.extend([
         clock(facts),
         state(&facts.state),
         room(&facts.state),
         buffers(facts.buffers),
         segments(facts.segments),
-    ];
+    ]);
     findings.extend(facts.certificates.iter().map(certificate));
     findings.extend(facts.ports.iter().map(port));
     findings.extend(facts.own.iter().map(own));
     findings.extend(facts.peers.iter().map(peer));
     findings
+}
+
+/// The part of it that is about limits.
+pub fn judge_limits(limits: &Limits) -> [Finding; 4] {
+    [
+        shm(limits.shm),
+        descriptors(limits.descriptors, limits.descriptors_needed),
+        locked(limits.locked, limits.locked_needed),
+        memory(limits.memory, limits.memory_needed),
+    ]
 }
 
 fn pass(check: &'static str, found: impl Into<String>) -> Finding {
@@ -261,7 +275,7 @@ fn finding(
 }
 
 /// Bytes as people read them.
-fn bytes(bytes: u64) -> String {
+pub(crate) fn bytes(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
         1024..0x10_0000 => format!("{} KiB", bytes >> 10),

@@ -411,7 +411,7 @@ impl Federation {
         forget_addresses(plan, &nodes)
     }
 
-    fn make_pki(&self) -> Result<(), FederationError> {
+    pub(crate) fn make_pki(&self) -> Result<(), FederationError> {
         for ensured in pki::ensure_dev_pki(self.plan(), unix_now())? {
             tracing::info!("{ensured}");
         }
@@ -640,7 +640,7 @@ fn choose_fabrics(
 }
 
 /// Tries the addresses that the topology gives, so that a port which is taken is found before anybody joins.
-fn check_ports(plan: &Plan, nodes: &BTreeSet<NodeId>) -> Result<(), FederationError> {
+pub(crate) fn check_ports(plan: &Plan, nodes: &BTreeSet<NodeId>) -> Result<(), FederationError> {
     for node in plan.nodes().filter(|node| nodes.contains(&node.id)) {
         let Some(address) = node.listen else { continue };
         std::net::UdpSocket::bind(address).map_err(|error| FederationError::Listen {

@@ -36,6 +36,7 @@ use tombolo_actors::identity::{
     Change, Identity, IdentityError, MaterialFault, Paper, PeerFault, Purpose, Refreshed,
     Revocations, Unlisted,
 };
+use tombolo_actors::quic::preflight::PROTOCOL as PREFLIGHT;
 use tombolo_core::ids::{DomainId, NodeId};
 use tombolo_core::plan::Plan;
 use tombolo_core::record::{self, PublicKey, Signature, Signer};
@@ -81,6 +82,8 @@ pub struct NodeIdentity {
     shows: Arc<dyn Shows>,
     server: rustls::ServerConfig,
     client: rustls::ClientConfig,
+    /// The protocol of what it dials.
+    speaks: &'static [u8],
     /// Signs the record: the key of the certificate that the record tells.
     signs: ArcSwap<CertifiedKey>,
     /// Where all of it comes from, if it may change.
@@ -123,6 +126,25 @@ impl NodeIdentity {
         node: &NodeId,
         clock: Clock,
     ) -> Result<Arc<dyn Identity>, IdentityError> {
+        Ok(Arc::new(Self::read(plan, node, clock)?))
+    }
+
+    /// As [`NodeIdentity::load`], of a node that dials others in order to measure its links: who is at work tells it so, and takes it for no member.
+    ///
+    /// # Errors
+    ///
+    /// As [`NodeIdentity::load`].
+    pub fn load_for_preflight(
+        plan: &Plan,
+        node: &NodeId,
+        clock: Clock,
+    ) -> Result<Arc<dyn Identity>, IdentityError> {
+        let mut identity = Self::read(plan, node, clock)?;
+        identity.speaks = PREFLIGHT;
+        Ok(Arc::new(identity))
+    }
+
+    fn read(plan: &Plan, node: &NodeId, clock: Clock) -> Result<NodeIdentity, IdentityError> {
         plan.node(node).ok_or_else(|| unknown(node))?;
         let stamps = stamps(plan, node);
         let bundle = Bundle::load(plan)?;
@@ -137,7 +159,7 @@ impl NodeIdentity {
         let signs = pair.load_full();
         let mut identity = NodeIdentity::new(node, bundle, pair, signs, clock)?;
         identity.source = Some(source);
-        Ok(Arc::new(identity))
+        Ok(identity)
     }
 
     /// For simulation: every key of the federation follows from `seed`, nothing touches the disk, and all sizes are fixed.
@@ -212,7 +234,8 @@ impl NodeIdentity {
             .map_err(library)?
             .with_client_cert_verifier(verifier.clone())
             .with_cert_resolver(resolver.clone());
-        server.alpn_protocols = vec![ALPN.to_vec(), TUNNEL.to_vec()];
+        // A preflight is let in far enough to be told whom it has met.
+        server.alpn_protocols = vec![ALPN.to_vec(), TUNNEL.to_vec(), PREFLIGHT.to_vec()];
         server.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         server.max_early_data_size = 0;
@@ -233,6 +256,7 @@ impl NodeIdentity {
             shows,
             server,
             client,
+            speaks: ALPN,
             signs: ArcSwap::new(signs),
             source: None,
             changing: Mutex::new(()),
@@ -320,7 +344,7 @@ impl Identity for NodeIdentity {
     }
 
     fn client(&self, peer: &NodeId) -> (Arc<dyn quinn::crypto::ClientConfig>, String) {
-        self.client_for(peer, ALPN)
+        self.client_for(peer, self.speaks)
     }
 
     fn tunnel(&self, peer: &NodeId) -> (Arc<dyn quinn::crypto::ClientConfig>, String) {

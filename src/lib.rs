@@ -6,6 +6,7 @@
 //! * [`observe`]: one picture of a federation, made of its events: metrics, a page, a report.
 //! * [`control`]: what runs here, over a local socket.
 //! * [`doctor`]: what keeps a machine from running nodes, and what mends it.
+//! * [`preflight`]: what the links of a topology are like before anything trains.
 //! * [`fabric`]: what carries tensors inside a domain, on this machine.
 //! * [`topology`]: one TOML file, checked; every mistake at once.
 //! * [`identity`]: certificates and who may speak for whom.
@@ -26,6 +27,7 @@ pub(crate) mod files;
 pub mod identity;
 pub mod learn;
 pub mod observe;
+pub mod preflight;
 pub mod sim;
 pub mod simulation;
 pub mod store;

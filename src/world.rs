@@ -547,6 +547,12 @@ pub fn unix_now() -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
+/// The wall clock in microseconds since 1970, to compare it with that of another machine.
+pub(crate) fn unix_micros() -> u64 {
+    let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// Bytes of a UDP socket's buffers: asked for, granted to receive, granted to send.
 pub(crate) fn udp_buffers() -> (usize, usize, usize) {
     socket::granted()

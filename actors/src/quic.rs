@@ -6,6 +6,7 @@
 pub mod congestion;
 mod dial;
 mod door;
+pub mod preflight;
 pub mod relay;
 mod routes;
 pub mod shaping;
@@ -27,12 +28,11 @@ use self::dial::Dialler;
 use self::door::{Answer, Door, HANDSHAKES_MAX};
 use self::relay::Tunnels;
 use self::shaping::Shaper;
-use crate::env::{Class, DATAGRAM, Env};
+use crate::env::{DATAGRAM, Env};
 use crate::identity::{Identity, IdentityError, Paper, Purpose};
 use crate::link::{self, Attached, DENIED, Trouble, UNTRUSTED, dials};
 use crate::shell::{Actor, Cx, Handle, Stage, later};
 use tombolo_core::congestion::Law;
-use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::{LinkPlan, Plan};
 use tombolo_core::policy::{self, Action};
@@ -285,12 +285,33 @@ fn law_between(plan: &Plan, node: &NodeId, peer: &NodeId) -> Law {
     link.map_or(Law::Cubic, |link| link.congestion)
 }
 
+/// The configuration of one handshake. Who dials is known after it, so the congestion law is chosen then; where every link has the default, there is
+/// nothing to choose.
+fn config_until_known(
+    plan: &Plan,
+    identity: &dyn Identity,
+    law: Arc<Later>,
+    carries: u16,
+) -> Arc<quinn::ServerConfig> {
+    let is_default = |link: &LinkPlan| link.congestion == Law::Cubic;
+    let congestion: Arc<dyn ControllerFactory + Send + Sync> =
+        match plan.links.iter().all(is_default) && plan.route.relay.is_empty() {
+            true => Arc::new(Fixed(Some(Law::Cubic))),
+            false => law,
+        };
+    let mut server = quinn::ServerConfig::with_crypto(identity.server());
+    let transport = transport(plan, identity.node(), carries, congestion);
+    server.transport_config(Arc::new(transport));
+    server.migration(true);
+    Arc::new(server)
+}
+
 /// What a TLS alert is as an error of QUIC, whichever it is (RFC 9001, 4.8).
 const TLS_ALERTS: Range<u64> = 0x100..0x200;
 
 /// Whether another attempt would meet the same certificates: TLS alerts of ours or theirs. A peer that takes no connection now, because it
 /// has too many handshakes at once, or has to begin anew or to end in the middle of one, may take one later.
-pub(super) fn is_final(error: &ConnectionError) -> bool {
+pub fn is_final(error: &ConnectionError) -> bool {
     let code = match error {
         ConnectionError::TransportError(error) => error.code,
         ConnectionError::ConnectionClosed(close) => close.error_code,
@@ -372,23 +393,6 @@ impl Quic {
         }
     }
 
-    /// Says by which way a link leads, if that is another one than before.
-    fn note_way(&mut self, peer: &NodeId, connection: &Connection) {
-        let Some(tunnels) = &self.tunnels else { return };
-        let relay = tunnels.relay(connection.remote_address()).cloned();
-        let before = match &relay {
-            Some(relay) => self.ways.insert(peer.clone(), relay.clone()),
-            None => self.ways.remove(peer),
-        };
-        if before != relay {
-            self.stage.report(Event::LinkRouted {
-                node: self.stage.node.clone(),
-                peer: peer.clone(),
-                relay,
-            });
-        }
-    }
-
     /// Has the shaper look after a connection, if what goes over it is capped.
     fn shape(&mut self, peer: &NodeId, connection: &Connection) {
         let Some(shaper) = &self.shaper else { return };
@@ -435,7 +439,8 @@ impl Quic {
                 let carries = carries.unwrap_or_else(|| quic.stage.env.carries(from));
                 // Before the handshake: what is shown in it is this one or a newer one.
                 let own = quic.identity.own();
-                let config = quic.config_until_known(law.clone(), carries);
+                let (plan, identity) = (&quic.stage.plan, quic.identity.as_ref());
+                let config = config_until_known(plan, identity, law.clone(), carries);
                 let limit = quic.stage.env.sleep(HANDSHAKE_LIMIT);
                 let handshake = async move {
                     let connecting = incoming.accept_with(config)?;
@@ -455,22 +460,6 @@ impl Quic {
                 });
             },
         );
-    }
-
-    /// The configuration of one handshake. Who dials is known after it, so the congestion law is chosen then; where every link has the
-    /// default, there is nothing to choose.
-    fn config_until_known(&self, law: Arc<Later>, carries: u16) -> Arc<quinn::ServerConfig> {
-        let (plan, node) = (&self.stage.plan, &self.stage.node);
-        let is_default = |link: &LinkPlan| link.congestion == Law::Cubic;
-        let congestion: Arc<dyn ControllerFactory + Send + Sync> =
-            match plan.links.iter().all(is_default) && self.tunnels.is_none() {
-                true => Arc::new(Fixed(Some(Law::Cubic))),
-                false => law,
-            };
-        let mut server = quinn::ServerConfig::with_crypto(self.identity.server());
-        server.transport_config(Arc::new(transport(plan, node, carries, congestion)));
-        server.migration(true);
-        Arc::new(server)
     }
 
     /// A handshake that failed over certificates or versions is told to the operator, who alone can mend it; the same trouble once.
@@ -493,6 +482,12 @@ impl Quic {
                 return connection.close(VarInt::from_u32(10), error.to_string().as_bytes());
             }
         };
+        if preflight::is_spoken(&connection) {
+            let node = &self.stage.node;
+            tracing::info!(%node, %peer, "a preflight is turned away: this node is at work");
+            let reason = format!("{node} is at work already");
+            return connection.close(preflight::AT_WORK, reason.as_bytes());
+        }
         if self.identity.purpose(connection.handshake_data()) == Purpose::Tunnel {
             law.choose(None);
             return self.on_tunnel(peer, connection, own);
@@ -528,68 +523,6 @@ impl Quic {
         }
         let reason = format!("{peer} has no business with {node}");
         connection.close(VarInt::from_u32(12), reason.as_bytes());
-    }
-
-    /// Somebody has made a tunnel with this node.
-    fn on_tunnel(&mut self, peer: NodeId, connection: Connection, own: Paper) {
-        let (plan, node) = (&self.stage.plan, &self.stage.node);
-        let may = self.tunnels.as_ref().filter(|tunnels| tunnels.may(&peer));
-        let verdict = policy::of(plan, &node.domain(), &peer, Action::Join, node);
-        if may.is_none() || !verdict.allowed {
-            return self.turn_away(&connection, &peer);
-        }
-        match attached(self.identity.as_ref(), &connection, own) {
-            Ok(attached) => self.carry(peer, attached, false),
-            Err(error) => connection.close(UNTRUSTED, error.to_string().as_bytes()),
-        }
-    }
-
-    /// A tunnel stands: what comes through it is read from now on.
-    fn carry(&mut self, peer: NodeId, attached: Attached, dialled: bool) {
-        let Some(tunnels) = self.tunnels.clone() else {
-            return;
-        };
-        let connection = attached.connection.clone();
-        self.shape(&peer, &connection);
-        tunnels.open(&peer, attached, dialled, self.stage.env.now());
-        let carry =
-            move || -> crate::env::LocalFuture { Box::pin(tunnels.carry(peer, connection)) };
-        self.stage.env.spawn(Class::Network, Box::new(carry));
-    }
-
-    /// Looks after the tunnels, again and again.
-    fn tend(&mut self, cx: &mut Cx<Self>) {
-        let Some(tunnels) = self.tunnels.clone() else {
-            return;
-        };
-        let env = self.stage.env.clone();
-        tunnels.tend(self.identity.as_ref(), env.now(), env.unix_time());
-        for (peer, is_alive) in tunnels.route() {
-            let link = self.links.get().and_then(|links| links.get(&peer));
-            // What still carries hands over; what does not is given up.
-            let message = match is_alive {
-                true => link::Message::Reroute,
-                false => link::Message::HangUp,
-            };
-            if let Some(link) = link {
-                link.deliver(message);
-            }
-        }
-        for peer in tunnels.due(env.now(), &self.identity.own().sha256) {
-            if !self.tunnelling.insert(peer.clone()) {
-                continue;
-            }
-            let attempt = self.dialler(&peer, Purpose::Tunnel).attempt();
-            let tunnels = tunnels.clone();
-            later(cx, attempt, move |quic, result, _| {
-                quic.tunnelling.remove(&peer);
-                match result {
-                    Ok(attached) => quic.carry(peer, attached, true),
-                    Err(trouble) => tunnels.failed(&peer, &trouble, quic.stage.env.now()),
-                }
-            });
-        }
-        later(cx, env.sleep(relay::TEND), |quic, (), cx| quic.tend(cx));
     }
 
     fn dialler(&self, peer: &NodeId, purpose: Purpose) -> Dialler {

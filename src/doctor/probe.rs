@@ -11,7 +11,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::process::{Resource, getrlimit};
 use tokio::time::Instant;
 
-use super::{Bound, Certificate, Facts, Own, Peer, Port, State, udp};
+use super::{Bound, Certificate, Facts, Limits, Own, Peer, Port, State, udp};
 use crate::control;
 use crate::identity::show;
 use crate::world::{address, udp_buffers, udp_carries, unix_now};
@@ -59,29 +59,14 @@ pub struct Question {
 /// Looks at this machine.
 pub fn probe(question: &Question) -> Facts {
     let plan = question.plan.as_ref();
-    let descriptors = getrlimit(Resource::Nofile);
     let (free, sync) = disk(&question.state);
-    let here = question.nodes.len() as u64;
     Facts {
         kernel: rustix::system::uname()
             .release()
             .to_string_lossy()
             .into_owned(),
         memfd: memfd().map_err(|error| error.to_string()),
-        shm: rustix::fs::statvfs("/dev/shm")
-            .ok()
-            .map(|found| found.f_bavail.saturating_mul(found.f_frsize)),
-        descriptors: (
-            descriptors.current.unwrap_or(u64::MAX),
-            descriptors.maximum.unwrap_or(u64::MAX),
-        ),
-        descriptors_needed: plan.map_or(DESCRIPTORS_BASE, |plan| {
-            descriptors_of(plan, &question.nodes)
-        }),
-        locked: getrlimit(Resource::Memlock).current,
-        locked_needed: plan.and_then(|plan| locked_by(plan, &question.nodes, question.elements)),
-        memory: memory_limit(Path::new("/proc/self/cgroup"), Path::new("/sys/fs/cgroup")),
-        memory_needed: MEMORY_BASE + here * question.elements * 4 * MODELS,
+        limits: limits(question),
         synchronized: synchronized(),
         unix: unix_now(),
         made: super::made(),
@@ -96,6 +81,29 @@ pub fn probe(question: &Question) -> Facts {
         segments: udp::segments(),
         own: plan.map_or_else(Vec::new, |plan| own(plan, &question.nodes)),
         peers: plan.map_or_else(Vec::new, |plan| peers(plan, &question.nodes)),
+    }
+}
+
+/// Looks at what this process may use.
+pub fn limits(question: &Question) -> Limits {
+    let plan = question.plan.as_ref();
+    let descriptors = getrlimit(Resource::Nofile);
+    let here = question.nodes.len() as u64;
+    Limits {
+        shm: rustix::fs::statvfs("/dev/shm")
+            .ok()
+            .map(|found| found.f_bavail.saturating_mul(found.f_frsize)),
+        descriptors: (
+            descriptors.current.unwrap_or(u64::MAX),
+            descriptors.maximum.unwrap_or(u64::MAX),
+        ),
+        descriptors_needed: plan.map_or(DESCRIPTORS_BASE, |plan| {
+            descriptors_of(plan, &question.nodes)
+        }),
+        locked: getrlimit(Resource::Memlock).current,
+        locked_needed: plan.and_then(|plan| locked_by(plan, &question.nodes, question.elements)),
+        memory: memory_limit(Path::new("/proc/self/cgroup"), Path::new("/sys/fs/cgroup")),
+        memory_needed: MEMORY_BASE + here * question.elements * 4 * MODELS,
     }
 }
 

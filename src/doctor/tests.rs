@@ -4,13 +4,15 @@ fn good() -> Facts {
     Facts {
         kernel: "6.1.0-25-amd64".into(),
         memfd: Ok(()),
-        shm: Some(1 << 30),
-        descriptors: (1024, 4096),
-        descriptors_needed: 256,
-        locked: Some(8 << 20),
-        locked_needed: None,
-        memory: None,
-        memory_needed: 100 << 20,
+        limits: Limits {
+            shm: Some(1 << 30),
+            descriptors: (1024, 4096),
+            descriptors_needed: 256,
+            locked: Some(8 << 20),
+            locked_needed: None,
+            memory: None,
+            memory_needed: 100 << 20,
+        },
         synchronized: Some(true),
         unix: 1_800_000_000,
         made: 1_700_000_000,
@@ -104,7 +106,7 @@ fn a_kernel_that_is_too_old_or_unknown_is_named() {
 fn memory_that_cannot_be_sealed_or_is_scarce_is_named() {
     let finding = trouble(|facts| facts.memfd = Err("EPERM".into()));
     is(&finding, "memfd", Fail, "EPERM", "seccomp");
-    let limit = |bytes| trouble(|facts| facts.memory = Some(bytes));
+    let limit = |bytes| trouble(|facts| facts.limits.memory = Some(bytes));
     is(
         &limit(64 << 20),
         "memory limit",
@@ -117,11 +119,11 @@ fn memory_that_cannot_be_sealed_or_is_scarce_is_named() {
 
 #[test]
 fn limits_of_descriptors_and_locked_memory_are_compared_with_the_need() {
-    let open = |soft, hard| trouble(|facts| facts.descriptors = (soft, hard));
+    let open = |soft, hard| trouble(|facts| facts.limits.descriptors = (soft, hard));
     is(&open(64, 4096), "descriptors", Fail, "64", "ulimit -n 256");
     is(&open(200, 4096), "descriptors", Warn, "200", "ulimit");
     is(&open(64, 64), "descriptors", Fail, "64", "limits.conf");
-    let finding = trouble(|facts| facts.locked_needed = Some(1 << 30));
+    let finding = trouble(|facts| facts.limits.locked_needed = Some(1 << 30));
     is(&finding, "locked memory", Fail, "1.0 GiB", "LimitMEMLOCK");
 }
 

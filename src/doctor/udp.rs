@@ -99,7 +99,7 @@ fn is_answer(packet: &[u8], id: [u8; 8]) -> bool {
 }
 
 /// Asks an address. Blocks, for some seconds if nobody is there.
-pub(super) fn ask(address: SocketAddr, carries: u16) -> Answer {
+pub(crate) fn ask(address: SocketAddr, carries: u16) -> Answer {
     let socket = match socket(address) {
         Ok(socket) => socket,
         Err(error) => return Answer::Unreachable(error.to_string()),

@@ -21,6 +21,7 @@ mod membership;
 mod orders;
 mod pipes;
 mod policy;
+mod preflight;
 mod processes;
 mod records;
 mod resume;

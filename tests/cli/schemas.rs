@@ -121,6 +121,7 @@ fn every_line_of_json_is_as_its_schema_says() {
     run("run topology.toml", 0);
     run("sim topology.toml --seed 3", 0);
     run("doctor topology.toml", 0);
+    run("preflight topology.toml", 0);
     run("checkpoint list topology.toml", 0);
     run("checkpoint verify topology.toml", 0);
     run("checkpoint restore topology.toml --to model.safetensors", 0);

@@ -44,7 +44,7 @@ const WAIT_MAX: Duration = Duration::from_secs(2);
 const INBOX_BYTES: usize = 1 << 20;
 
 /// The close code of a tunnel that another one has taken the place of, or that nobody needs.
-const SPARE: VarInt = VarInt::from_u32(25);
+const SPARE: VarInt = VarInt::from_u32(27);
 
 /// The block of addresses that stand for a path through a relay: reserved, and routed nowhere (RFC 1112, section 4).
 const BLOCK: u8 = 240;

@@ -4,8 +4,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use quinn::Connection;
+
+use super::relay::TEND;
+use super::{Quic, attached};
+use crate::env::{Class, LocalFuture};
+use crate::identity::{Paper, Purpose};
+use crate::link::{self, Attached, UNTRUSTED};
+use crate::shell::{Cx, later};
+use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::RoutePlan;
+use tombolo_core::policy::{self, Action};
 use tombolo_core::route::Chooser;
 use tombolo_core::time::Micros;
 
@@ -140,6 +150,86 @@ impl Way {
             number: 0,
             probes: VecDeque::new(),
         }
+    }
+}
+
+impl Quic {
+    /// Says by which way a link leads, if that is another one than before.
+    pub(super) fn note_way(&mut self, peer: &NodeId, connection: &Connection) {
+        let Some(tunnels) = &self.tunnels else { return };
+        let relay = tunnels.relay(connection.remote_address()).cloned();
+        let before = match &relay {
+            Some(relay) => self.ways.insert(peer.clone(), relay.clone()),
+            None => self.ways.remove(peer),
+        };
+        if before != relay {
+            self.stage.report(Event::LinkRouted {
+                node: self.stage.node.clone(),
+                peer: peer.clone(),
+                relay,
+            });
+        }
+    }
+
+    /// Somebody has made a tunnel with this node.
+    pub(super) fn on_tunnel(&mut self, peer: NodeId, connection: Connection, own: Paper) {
+        let (plan, node) = (&self.stage.plan, &self.stage.node);
+        let may = self.tunnels.as_ref().filter(|tunnels| tunnels.may(&peer));
+        let verdict = policy::of(plan, &node.domain(), &peer, Action::Join, node);
+        if may.is_none() || !verdict.allowed {
+            return self.turn_away(&connection, &peer);
+        }
+        match attached(self.identity.as_ref(), &connection, own) {
+            Ok(attached) => self.carry(peer, attached, false),
+            Err(error) => connection.close(UNTRUSTED, error.to_string().as_bytes()),
+        }
+    }
+
+    /// A tunnel stands: what comes through it is read from now on.
+    fn carry(&mut self, peer: NodeId, attached: Attached, dialled: bool) {
+        let Some(tunnels) = self.tunnels.clone() else {
+            return;
+        };
+        let connection = attached.connection.clone();
+        self.shape(&peer, &connection);
+        tunnels.open(&peer, attached, dialled, self.stage.env.now());
+        let carry = move || -> LocalFuture { Box::pin(tunnels.carry(peer, connection)) };
+        self.stage.env.spawn(Class::Network, Box::new(carry));
+    }
+
+    /// Looks after the tunnels, again and again.
+    pub(super) fn tend(&mut self, cx: &mut Cx<Self>) {
+        let Some(tunnels) = self.tunnels.clone() else {
+            return;
+        };
+        let env = self.stage.env.clone();
+        tunnels.tend(self.identity.as_ref(), env.now(), env.unix_time());
+        for (peer, is_alive) in tunnels.route() {
+            let link = self.links.get().and_then(|links| links.get(&peer));
+            // What still carries hands over; what does not is given up.
+            let message = match is_alive {
+                true => link::Message::Reroute,
+                false => link::Message::HangUp,
+            };
+            if let Some(link) = link {
+                link.deliver(message);
+            }
+        }
+        for peer in tunnels.due(env.now(), &self.identity.own().sha256) {
+            if !self.tunnelling.insert(peer.clone()) {
+                continue;
+            }
+            let attempt = self.dialler(&peer, Purpose::Tunnel).attempt();
+            let tunnels = tunnels.clone();
+            later(cx, attempt, move |quic, result, _| {
+                quic.tunnelling.remove(&peer);
+                match result {
+                    Ok(attached) => quic.carry(peer, attached, true),
+                    Err(trouble) => tunnels.failed(&peer, &trouble, quic.stage.env.now()),
+                }
+            });
+        }
+        later(cx, env.sleep(TEND), |quic, (), cx| quic.tend(cx));
     }
 }
 

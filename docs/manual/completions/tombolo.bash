@@ -58,6 +58,9 @@ _tombolo() {
             tombolo,policy)
                 cmd="tombolo__subcmd__policy"
                 ;;
+            tombolo,preflight)
+                cmd="tombolo__subcmd__preflight"
+                ;;
             tombolo,promote)
                 cmd="tombolo__subcmd__promote"
                 ;;
@@ -319,6 +322,9 @@ _tombolo() {
             tombolo__subcmd__help,policy)
                 cmd="tombolo__subcmd__help__subcmd__policy"
                 ;;
+            tombolo__subcmd__help,preflight)
+                cmd="tombolo__subcmd__help__subcmd__preflight"
+                ;;
             tombolo__subcmd__help,promote)
                 cmd="tombolo__subcmd__help__subcmd__promote"
                 ;;
@@ -452,7 +458,7 @@ _tombolo() {
 
     case "${cmd}" in
         tombolo)
-            opts="-h -V --state --format --help --version run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume amend readmit certs policy bench schema new manual help"
+            opts="-h -V --state --format --help --version run node sim check checkpoint audit doctor preflight status top explain report trace promote stop pause resume amend readmit certs policy bench schema new manual help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1966,7 +1972,7 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__help)
-            opts="run node sim check checkpoint audit doctor status top explain report trace promote stop pause resume amend readmit certs policy bench schema new manual help"
+            opts="run node sim check checkpoint audit doctor preflight status top explain report trace promote stop pause resume amend readmit certs policy bench schema new manual help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2553,6 +2559,20 @@ _tombolo() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        tombolo__subcmd__help__subcmd__preflight)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         tombolo__subcmd__help__subcmd__promote)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -2910,6 +2930,40 @@ _tombolo() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__preflight)
+            opts="-h --name --wait --model-bytes --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --wait)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --model-bytes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
