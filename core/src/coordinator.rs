@@ -277,6 +277,7 @@ impl Coordinator {
                 .known_attempt(domain)
                 .map_or(0, |known| known.saturating_add(1)),
             sync_every: self.plan.sync_every,
+            steps: Vec::new(),
             seed: self.plan.seed,
             fresh: self.fresh(domain),
         };
@@ -372,6 +373,7 @@ impl Coordinator {
                 epoch,
                 trained_for,
                 report,
+                ..
             } => {
                 let node = report.node.clone();
                 let from = node.to_string();

@@ -44,6 +44,18 @@ pub struct Pace {
     pub delay_ns: u64,
 }
 
+impl Pace {
+    /// How long it takes for a local step.
+    pub fn step(&self) -> Duration {
+        Duration::from_nanos(self.step_ns)
+    }
+
+    /// How long its report takes beside its training.
+    pub fn delay(&self) -> Duration {
+        Duration::from_nanos(self.delay_ns)
+    }
+}
+
 /// What is also said of a round whose steps are balanced.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Balance {
@@ -58,6 +70,11 @@ impl Balance {
     pub fn steps_of(&self, node: &NodeId) -> Option<u64> {
         let given = self.steps.iter().find(|(of, _)| of == node);
         given.map(|(_, steps)| *steps)
+    }
+
+    /// How fast a node is.
+    pub fn pace_of(&self, node: &NodeId) -> Option<&Pace> {
+        self.paces.iter().find(|pace| pace.node == *node)
     }
 }
 
@@ -155,19 +172,25 @@ impl Paces {
         self.domains.retain(|domain, _| homes.contains(domain));
     }
 
-    /// How long a domain's part in a round takes, as far as that is known: its slowest node with these steps, and its sum.
+    /// How long each domain's part in a round takes, as far as that is known: its slowest node with these steps, and its sum.
     pub fn predict<'a>(
         &self,
-        domain: &DomainId,
         work: impl Iterator<Item = (&'a NodeId, u64)>,
-    ) -> Duration {
-        let of_node = |(node, steps): (&NodeId, u64)| {
-            let speed = self.nodes.get(node).filter(|_| node.domain() == *domain)?;
-            Some(speed.delay.saturating_add(speed.step.saturating_mul(steps)))
+    ) -> BTreeMap<DomainId, Duration> {
+        let mut slowest: BTreeMap<DomainId, u64> = BTreeMap::new();
+        for (node, steps) in work {
+            let Some(speed) = self.nodes.get(node) else {
+                continue;
+            };
+            let takes = speed.step.saturating_mul(steps).saturating_add(speed.delay);
+            let known = slowest.entry(node.domain()).or_default();
+            *known = takes.max(*known);
+        }
+        let with_sum = |(domain, trains): (DomainId, u64)| {
+            let sum = self.domains.get(&domain).copied().unwrap_or(0);
+            (domain, Duration::from_nanos(trains.saturating_add(sum)))
         };
-        let slowest = work.filter_map(of_node).max().unwrap_or(0);
-        let sum = self.domains.get(domain).copied().unwrap_or(0);
-        Duration::from_nanos(slowest.saturating_add(sum))
+        slowest.into_iter().map(with_sum).collect()
     }
 
     /// How many steps each node of a cohort makes where equal shares were of `equal` steps. Of whom nothing is known is taken for as fast as the
@@ -190,6 +213,18 @@ impl Paces {
             .collect();
         let shares = deal(equal, &speeds);
         cohort.iter().cloned().zip(shares).collect()
+    }
+}
+
+/// Lets an update of so many steps count as one of another number: an aggregate of updates of unequal steps, each weighed by its rows alone, would follow
+/// the fast nodes (Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", 2020; decision 36).
+pub fn stretch(update: &mut [f32], counts_as: Option<u64>, steps: u64) {
+    let Some(counts_as) = counts_as.filter(|counts_as| steps > 0 && *counts_as != steps) else {
+        return;
+    };
+    let factor = (counts_as as f64 / steps as f64) as f32;
+    for element in update {
+        *element *= factor;
     }
 }
 

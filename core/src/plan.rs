@@ -6,8 +6,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::aggregate::Needs;
 use crate::collective::Shape;
 use crate::compress::{Coding, Lossless};
@@ -18,8 +16,10 @@ use crate::shaping::Cap;
 use crate::staleness::AsyncPlan;
 
 mod fabric;
+mod work;
 
 pub use fabric::Fabric;
+pub use work::SyncEvery;
 
 pub use crate::ladder::Cooldown;
 
@@ -58,15 +58,6 @@ pub struct Plan {
     pub checkpoint: CheckpointPlan,
     /// Who may do what at which site.
     pub policy: PolicyPlan,
-}
-
-/// Local work between two synchronisations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SyncEvery {
-    /// So many local steps.
-    Steps(u64),
-    /// So many whole passes over the node's own rows, the last batch of a pass short.
-    Epochs(u64),
 }
 
 /// `[round]`.

@@ -148,13 +148,12 @@ fn a_domain_takes_as_long_as_its_slowest_node_and_its_sum() {
     let mut known = paces(&[10, 30]);
     let home = node("n0").domain();
     let work = [(node("n0"), 60), (node("n1"), 10)];
-    let predict = |known: &Paces| known.predict(&home, work.iter().map(|(node, s)| (node, *s)));
-    assert_eq!(predict(&known), Duration::from_millis(600));
+    let predict = |known: &Paces| known.predict(work.iter().map(|(node, steps)| (node, *steps)));
+    let lengths = |ms| BTreeMap::from([(home.clone(), Duration::from_millis(ms))]);
+    assert_eq!(predict(&known), lengths(600));
     known.on_contribution(&home, Duration::from_millis(50));
-    assert_eq!(predict(&known), Duration::from_millis(650));
-    let other = "plant".parse().unwrap();
-    let none = known.predict(&other, work.iter().map(|(node, steps)| (node, *steps)));
-    assert_eq!(none, Duration::ZERO);
+    assert_eq!(predict(&known), lengths(650));
+    assert_eq!(predict(&Paces::default()), BTreeMap::new());
 }
 
 fn speeds() -> impl Strategy<Value = Vec<Speed>> {
@@ -201,5 +200,19 @@ proptest! {
         }
         let paces = Paces::new(paces.to_vec());
         prop_assert_eq!(paces.shares(equal, &cohort(9)).len(), 9);
+    }
+}
+
+#[test]
+fn an_update_of_other_steps_is_stretched_to_what_it_counts_as() {
+    let stretched = |counts_as, steps| {
+        let mut update = [1.0, -3.0];
+        stretch(&mut update, counts_as, steps);
+        update
+    };
+    assert_eq!(stretched(Some(50), 20), [2.5, -7.5]);
+    assert_eq!(stretched(Some(50), 100), [0.5, -1.5]);
+    for as_it_is in [(None, 20), (Some(50), 50), (Some(50), 0)] {
+        assert_eq!(stretched(as_it_is.0, as_it_is.1), [1.0, -3.0]);
     }
 }
