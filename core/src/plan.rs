@@ -32,6 +32,8 @@ pub struct Plan {
     pub rounds: u64,
     /// Local work per round.
     pub sync_every: SyncEvery,
+    /// Whether measured speed decides how much of it each node does.
+    pub balance_steps: bool,
     /// The node that opens and closes rounds: the first gateway of its domain.
     pub coordinator: NodeId,
     /// Gateways that a user may make coordinator in its place.

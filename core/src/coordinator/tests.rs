@@ -1,5 +1,6 @@
 mod amend;
 mod asynchronous;
+mod balance;
 mod closing;
 mod drifts;
 mod leaves;
@@ -1065,6 +1066,7 @@ fn loaded(round: Round) -> Committed {
         view: None,
         past: Default::default(),
         drifts: Vec::new(),
+        paces: Vec::new(),
         overtaken: Vec::new(),
         paused: None,
     }

@@ -210,7 +210,10 @@ impl World {
         };
         let effort = Effort {
             steps,
-            micros: steps * 1000,
+            // Names end in numbers: the higher, the slower.
+            micros: steps
+                * 1000
+                * u64::from(node.as_str().as_bytes().last().map_or(1, |n| n % 8 + 1)),
         };
         let exported = Exported {
             round: train.round,
