@@ -207,12 +207,14 @@ impl Paces {
             step: median(|speed| speed.step).max(1),
             delay: median(|speed| speed.delay),
         };
+        // By name, in whatever order they are given: where two end at once, the first is given one more.
+        let cohort: BTreeSet<&NodeId> = cohort.iter().collect();
         let speeds: Vec<Speed> = cohort
             .iter()
-            .map(|node| self.nodes.get(node).copied().unwrap_or(usual))
+            .map(|node| self.nodes.get(*node).copied().unwrap_or(usual))
             .collect();
         let shares = deal(equal, &speeds);
-        cohort.iter().cloned().zip(shares).collect()
+        cohort.into_iter().cloned().zip(shares).collect()
     }
 }
 

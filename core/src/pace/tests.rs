@@ -41,6 +41,15 @@ fn all_end_at_about_the_same_time_and_the_steps_stay_as_many() {
 }
 
 #[test]
+fn the_order_in_which_nodes_are_named_changes_no_share() {
+    let known = paces(&[10, 10, 10, 20]);
+    let mut named = cohort(4);
+    let shares = known.shares(50, &named);
+    named.reverse();
+    assert_eq!(known.shares(50, &named), shares);
+}
+
+#[test]
 fn no_share_is_below_a_quarter_or_above_four_times_the_equal_one() {
     assert_eq!(dealt(&paces(&[1, 100]), 50, 2), [87, 13]);
     let slow = [&[1][..], &[100; 9]].concat();
