@@ -159,7 +159,7 @@ fn a_node_that_is_ten_times_as_slow_does_not_keep_the_others_waiting() {
 
 #[test]
 fn a_restarted_coordinator_deals_what_the_one_before_would_have_dealt() {
-    // The second round is under way, then behind its first gate.
+    // At moments of the second and of the third round.
     for at in [24_000, 25_100, 26_000] {
         let run = reef(true, 5).at(millis(at), crash("hq/gate"));
         let report = sound(run.at(millis(at + 1500), restart("hq/gate")));
