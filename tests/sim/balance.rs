@@ -205,6 +205,6 @@ fn who_is_fast_does_not_pull_the_model_to_its_side() {
     let last = report.rounds().last().expect("thirty rounds");
     let steps = &last.balance.as_ref().expect("steps are balanced").steps;
     assert!(steps[0].1 > 3 * steps[1].1, "{steps:?}");
-    // Of as many steps as there were, without stretching: 0.47.
+    // Without stretching it would be at about 0.45 by now, on its way to 0.59.
     assert!(last.weight_norm < 0.05, "{}", last.weight_norm);
 }

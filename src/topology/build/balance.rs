@@ -25,7 +25,7 @@ pub(super) fn check(file: &Section, mistakes: &mut Mistakes) {
         mistakes.push(
             Mistake::at(
                 &federation.place("sync_every"),
-                "an epoch is as long as a node has rows, so there is nothing to balance",
+                "epochs cannot be balanced: a share of one is no epoch",
             )
             .label("steps that are balanced must be counted")
             .help("write a number of steps, or balance_steps = false in [run]"),
