@@ -183,6 +183,7 @@
       node.reason ? `because: ${node.reason}` : null,
       `counted ${node.counted}, late ${node.late}, refused ${node.refused}, made shorter ${node.clipped}, failed ${node.failed}; last counted in round ${node.counted_in}`,
       `holds model ${node.model}; last training: loss ${number(node.loss, 4)} on ${node.samples} rows`,
+      node.steps ? `given ${node.steps} local steps in the last round; ${number(node.step_s * 1000, 3)} ms each` : null,
       node.diverged ? `${node.diverged} times its copy of a model had changed in its memory` : null,
       node.clock ? `its clock is ${clock(node.clock)} from the coordinator's` : null,
       ...vitals(node.vitals),

@@ -39,6 +39,13 @@ pub enum Class {
 pub enum Work {
     /// Local training of one round.
     Train,
+    /// Local training of so many steps, where that of a round has `of`.
+    Steps {
+        /// How many it is given.
+        steps: u64,
+        /// How many are usual.
+        of: u64,
+    },
     /// Reading, hashing or folding so many bytes.
     Bytes(u64),
 }

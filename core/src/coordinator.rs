@@ -12,6 +12,7 @@
 //! restarted behind the first gate goes on with the same round. See [`Resumed`].
 
 mod amend;
+mod balance;
 mod close;
 mod contributions;
 mod deadline;
@@ -31,6 +32,7 @@ use crate::ids::{DomainId, NodeId, Round};
 use crate::machine::{Context, Machine};
 use crate::membership::{Membership, Word};
 use crate::mutants;
+use crate::pace::Paces;
 use crate::plan::{Deadline, Plan};
 use crate::policy;
 use crate::tensor::{Hash, Layout};
@@ -75,6 +77,7 @@ pub struct Coordinator {
     /// Whose updates are in the last committed round.
     counted: (Round, Vec<NodeId>),
     adaptive: Adaptive,
+    paces: Paces,
     failed_in_a_row: u32,
     /// In the asynchronous mode: whose updates up to the one for that round were refused, so that another one is needed.
     spent: BTreeMap<NodeId, Round>,
@@ -129,6 +132,7 @@ impl Coordinator {
             announced: None,
             counted: (0, Vec::new()),
             adaptive: Adaptive::default(),
+            paces: Paces::default(),
             failed_in_a_row: 0,
             spent: BTreeMap::new(),
             opened: BTreeMap::new(),
@@ -216,10 +220,11 @@ impl Coordinator {
         let close_by = deadline + self.plan.round.close_limit;
         let mut current = Current::new(round, epoch, cohort, cx.now(), deadline, close_by);
         current.denied = denied;
+        current.steps = self.deal(&current.cohort);
         self.current = Some(current);
         self.remember_opening(round, cx.now());
         self.resume(cx);
-        let joined: Vec<DomainId> = self.joined().cloned().collect();
+        let joined = self.longest_first();
         joined.iter().for_each(|domain| self.tell_open(cx, domain));
         self.greet_silent(cx);
         self.check(cx);
@@ -277,6 +282,7 @@ impl Coordinator {
                 .known_attempt(domain)
                 .map_or(0, |known| known.saturating_add(1)),
             sync_every: self.plan.sync_every,
+            steps: self.shares_of(domain),
             seed: self.plan.seed,
             fresh: self.fresh(domain),
         };
@@ -372,6 +378,7 @@ impl Coordinator {
                 epoch,
                 trained_for,
                 report,
+                effort,
             } => {
                 let node = report.node.clone();
                 let from = node.to_string();
@@ -413,6 +420,7 @@ impl Coordinator {
                 let asked = self.opened.get(&trained_for).copied();
                 let took = cx.now().since(asked.unwrap_or(current.opened));
                 current.arrivals.insert(node.clone(), took);
+                current.efforts.insert(node.clone(), (effort, took));
                 if let Some((why, reason)) = aggregate::refusal(&report) {
                     current.reports.remove(&node);
                     cx.report(Event::UpdateRefused {

@@ -9,6 +9,7 @@ pub use measured::{Cargo, ClockOffset, Measured, Shrunk, Transfer, Vitals};
 use crate::aggregate::feedback::Drift;
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::membership::State;
+use crate::pace::Balance;
 use crate::policy::Verdict;
 use crate::staleness::Past;
 use crate::tensor::Hash;
@@ -70,6 +71,9 @@ pub struct RoundRecord {
     /// Who has drifted away in recent rounds, and what the next round makes of that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drifts: Vec<Drift>,
+    /// Only where steps are balanced.
+    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    pub balance: Option<Box<Balance>>,
 }
 
 /// What is also said of a round in the asynchronous mode.

@@ -22,6 +22,7 @@ use crate::fold;
 use crate::ids::{Attempt, DomainId, NodeId, Round};
 use crate::machine::{Context, Machine};
 use crate::membership::Word;
+use crate::plan::SyncEvery;
 use crate::rng::Rng;
 use crate::tensor::{Hash, Layout};
 use crate::text::Text;
@@ -331,13 +332,16 @@ impl Gateway {
         {
             return;
         }
+        let given = open.steps.iter().find(|(of, _)| of == node);
+        let given = given.map(|(_, steps)| *steps);
         let train = Train {
             token: self.life,
             run: open.run,
             round: open.round,
             epoch: open.epoch,
             model: model.clone(),
-            sync_every: open.sync_every,
+            sync_every: given.map_or(open.sync_every, SyncEvery::Steps),
+            counts_as: given.and(open.sync_every.steps()),
             seed: open.seed,
             oldest: open.fresh.as_ref().map(|fresh| fresh.oldest_of(node)),
         };
@@ -369,8 +373,8 @@ impl Gateway {
             // An echo from before a reconnection.
             Some(current) if open.round < current.open.round => return,
             Some(Current { open: now, .. })
-                if (now.run, now.round, now.epoch, now.base)
-                    == (open.run, open.round, open.epoch, base) => {}
+                if (now.run, now.round, now.epoch, now.base, &now.steps)
+                    == (open.run, open.round, open.epoch, base, &open.steps) => {}
             _ => {
                 self.current = Some(Current::new(open));
                 self.obtain(cx, base_round, None, base);
@@ -391,6 +395,7 @@ impl Gateway {
                 epoch: open.epoch,
                 trained_for: export.exported.round,
                 report,
+                effort: export.exported.effort,
             }));
         }
         let gone: Vec<NodeId> = open

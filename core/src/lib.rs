@@ -13,6 +13,7 @@
 //! * [`machine`]: the form that every state machine has.
 //! * [`aggregate`], [`outer`], [`fold`]: the mathematics of a round; [`inner`]: that of a local step.
 //! * [`compress`]: codecs, and the memory of what they lose.
+//! * [`pace`]: how fast nodes are, and how many steps each is given.
 //! * [`outline`], [`heal`]: a model in chunks that prove themselves, and which of them is asked of whom.
 //! * [`collective`]: who reads and writes what when ranks of one machine reduce in place.
 //! * [`congestion`]: how much may be on its way to a peer.
@@ -50,6 +51,7 @@ pub mod membership;
 pub mod mutants;
 pub mod outer;
 pub mod outline;
+pub mod pace;
 pub mod plan;
 pub mod policy;
 pub mod record;

@@ -5,9 +5,11 @@
 //! to begin with. A node that leaves says so until the view without it is here, and begins no training any more.
 
 use crate::event::Event;
-use crate::ids::{NodeId, Round};
+use crate::ids::{Epoch, NodeId, Round};
 use crate::machine::{Context, Machine};
 use crate::mutants;
+use crate::pace::Effort;
+use crate::plan::SyncEvery;
 use crate::tensor::{Hash, Layout};
 use crate::text::Text;
 use crate::trainer::Trained;
@@ -33,7 +35,7 @@ pub enum Message {
     /// Work is done: the model was read and its hash is right, or not.
     Adopted(ModelRef, Result<(), String>),
     /// Work is done: the update lies in the region, or training failed.
-    Trained(Round, Result<(Trained, RegionRef), String>),
+    Trained(Round, Result<(Trained, RegionRef, Effort), String>),
     /// Nothing was trained for that round: what is held is not the model any more, but something of this hash.
     Diverged(Round, Hash),
 }
@@ -74,6 +76,8 @@ pub struct Export {
     pub run: Hash,
     /// The model that it was trained from.
     pub base: Hash,
+    /// How much work it was.
+    pub work: (SyncEvery, Option<u64>),
     /// As the gateway is told.
     pub exported: Exported,
 }
@@ -84,9 +88,15 @@ impl Export {
             true => train.epoch,
             false => self.exported.epoch,
         };
-        let made_for = (self.run, self.exported.round, epoch, self.base);
-        made_for == (train.run, train.round, train.epoch, train.model.hash)
+        let made_for = (self.run, self.exported.round, epoch, self.base, self.work);
+        made_for == made_for_by(train)
     }
+}
+
+/// What an update is made for that answers an order.
+fn made_for_by(train: &Train) -> (Hash, Round, Epoch, Hash, (SyncEvery, Option<u64>)) {
+    let work = (train.sync_every, train.counts_as);
+    (train.run, train.round, train.epoch, train.model.hash, work)
 }
 
 impl Member {
@@ -239,11 +249,11 @@ impl Machine for Member {
                         round: self.round,
                         hash: self.hash,
                     }));
-                } else if let Some(running) = self.running.as_mut().filter(|running| {
-                    let made_for =
-                        |train: &Train| (train.run, train.round, train.epoch, train.model.hash);
-                    made_for(running) == made_for(&train)
-                }) {
+                } else if let Some(running) = self
+                    .running
+                    .as_mut()
+                    .filter(|running| made_for_by(running) == made_for_by(&train))
+                {
                     // Asked again, perhaps by another gateway: that one is to be answered.
                     *running = train;
                 } else {
@@ -341,7 +351,7 @@ impl Machine for Member {
                 self.rereads = 0;
                 match (self.running.take(), result) {
                     (None, _) => {}
-                    (Some(running), Ok((trained, region))) => {
+                    (Some(running), Ok((trained, region, effort))) => {
                         cx.report(Event::UpdateExported {
                             node: self.node.clone(),
                             round,
@@ -354,12 +364,14 @@ impl Machine for Member {
                             region,
                             samples: trained.samples,
                             loss: trained.loss,
-                            steps: trained.steps,
+                            steps: running.counts_as.unwrap_or(trained.steps),
                             learning_rate: trained.learning_rate,
+                            effort,
                         };
                         let export = Export {
                             run: running.run,
                             base: running.model.hash,
+                            work: (running.sync_every, running.counts_as),
                             exported: exported.clone(),
                         };
                         if self.exported.is_some() {

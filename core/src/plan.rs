@@ -6,8 +6,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::aggregate::Needs;
 use crate::collective::Shape;
 use crate::compress::{Coding, Lossless};
@@ -20,10 +18,12 @@ use crate::staleness::AsyncPlan;
 mod fabric;
 mod model;
 mod route;
+mod work;
 
 pub use fabric::Fabric;
 pub use model::{Init, InnerKind, InnerPlan, ModelPlan, Order, Partition, Precision, TrainerKind};
 pub use route::{Periods, RELAYS_MAX, RoutePlan, Weights};
+pub use work::SyncEvery;
 
 pub use crate::ladder::Cooldown;
 
@@ -36,6 +36,8 @@ pub struct Plan {
     pub rounds: u64,
     /// Local work per round.
     pub sync_every: SyncEvery,
+    /// Whether measured speed decides how much of it each node does.
+    pub balance_steps: bool,
     /// The node that opens and closes rounds: the first gateway of its domain.
     pub coordinator: NodeId,
     /// Gateways that a user may make coordinator in its place.
@@ -64,15 +66,6 @@ pub struct Plan {
     pub checkpoint: CheckpointPlan,
     /// Who may do what at which site.
     pub policy: PolicyPlan,
-}
-
-/// Local work between two synchronisations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SyncEvery {
-    /// So many local steps.
-    Steps(u64),
-    /// So many whole passes over the node's own rows, the last batch of a pass short.
-    Epochs(u64),
 }
 
 /// `[round]`.

@@ -17,7 +17,7 @@ pub struct Task {
     pub round: Round,
     /// The federation's seed. Everything random derives from (seed, node, round) only, so that a round can be repeated.
     pub seed: u64,
-    /// How long to train before the update is due.
+    /// How long to train before the update is due. Where steps are balanced it is the node's own number, and may differ from round to round.
     pub sync_every: SyncEvery,
     /// The nodes of its domain that train in the same round, for who trains data-parallel with them.
     pub domain: Domain,

@@ -15,6 +15,7 @@ use crate::compress::{Codec, Coding, Lossless};
 use crate::event::Vitals;
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::membership::Word;
+use crate::pace::Effort;
 use crate::plan::SyncEvery;
 use crate::staleness::Fresh;
 use crate::tensor::{Hash, Layout};
@@ -30,7 +31,7 @@ pub const VERSION: u16 = 2;
 
 /// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0x723F_AFEA_412B_E8C7;
+pub const FINGERPRINT: u64 = 0xBD55_8D80_0F73_5AD7;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;
@@ -140,6 +141,8 @@ pub struct Open {
     pub attempt: Attempt,
     /// Local work.
     pub sync_every: SyncEvery,
+    /// Where steps are balanced, how many each member makes in place of that.
+    pub steps: Vec<(NodeId, u64)>,
     /// Seeds the local work.
     pub seed: u64,
     /// In the asynchronous mode, which older updates are taken, too.
@@ -161,6 +164,8 @@ pub struct Train {
     pub model: ModelRef,
     /// Local work.
     pub sync_every: SyncEvery,
+    /// Where steps are balanced, how many the update is to count as: it is stretched to that.
+    pub counts_as: Option<u64>,
     /// Seeds the local work.
     pub seed: u64,
     /// In the asynchronous mode, the oldest round for which an update may have been trained that answers this.
@@ -197,10 +202,12 @@ pub struct Exported {
     pub samples: u64,
     /// Mean training loss.
     pub loss: f64,
-    /// Local steps.
+    /// Local steps; where they are balanced, those that it counts as.
     pub steps: u64,
     /// Local learning rate.
     pub learning_rate: f64,
+    /// How long the training took.
+    pub effort: Effort,
 }
 
 /// Asks a rank to measure some slices of one update; round and view are those that it was trained for.
@@ -559,6 +566,8 @@ pub enum Control {
         /// The round that the update was trained for.
         trained_for: Round,
         report: Report,
+        /// How long its training took.
+        effort: Effort,
     },
     /// In the asynchronous mode: an update came that is too old for the round.
     Stale {

@@ -1,6 +1,7 @@
 //! `tombolo explain round N | node NAME | link A B`.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets};
@@ -133,7 +134,13 @@ fn show_round(story: &explain::RoundStory) {
     }
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["node", "began", "trained", "reported", "update", "why"]);
+    let balance = story.record.as_ref();
+    let balance = balance.and_then(|record| record.balance.as_deref());
+    let mut columns = vec!["node", "began", "trained", "reported", "update", "why"];
+    if balance.is_some() {
+        columns.insert(1, "steps");
+    }
+    table.set_header(columns);
     for node in &story.nodes {
         let NodeRound {
             began_s,
@@ -141,16 +148,24 @@ fn show_round(story: &explain::RoundStory) {
             reported_s,
             ..
         } = node;
-        table.add_row([
+        let mut row = vec![
             node.node.to_string(),
             seconds(*began_s),
             seconds(*trained_s),
             seconds(*reported_s),
             fate(node.fate).to_owned(),
             node.why.clone(),
-        ]);
+        ];
+        if let Some(balance) = balance {
+            let given = balance.steps_of(&node.node);
+            row.insert(
+                1,
+                given.map_or_else(|| "-".to_owned(), |steps| steps.to_string()),
+            );
+        }
+        table.add_row(row);
     }
-    align(&mut table, 1..=3);
+    align(&mut table, 1..=3 + usize::from(balance.is_some()));
     say!("{table}");
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -237,6 +252,17 @@ fn show_node(story: &explain::NodeStory) {
             "its report comes {own:.2} s after a round's opening in the mean, those of the others after {others:.2} s"
         );
     }
+    if let Some(pace) = &story.pace {
+        let given = match story.steps {
+            Some(steps) => format!("it was given {steps} in the last round"),
+            None => "it was given none in the last round".to_owned(),
+        };
+        say!(
+            "a local step takes it {}, its report {} beside its training; {given}",
+            span(pace.step()),
+            span(pace.delay())
+        );
+    }
     match &story.drift {
         Some(drift) => say!(
             "it drifted in {:.2} of recent rounds, so its weight is times {:.2}; {}",
@@ -247,6 +273,15 @@ fn show_node(story: &explain::NodeStory) {
         None => say!("it has not drifted from the others in recent rounds"),
     }
     show_incidents(&story.incidents, story.earlier);
+}
+
+/// A time that may be short, in a unit that fits.
+fn span(span: Duration) -> String {
+    match span.as_micros() {
+        0..1_000 => format!("{} us", span.as_micros()),
+        1_000..1_000_000 => format!("{:.1} ms", span.as_secs_f64() * 1e3),
+        _ => format!("{:.2} s", span.as_secs_f64()),
+    }
 }
 
 fn show_link(story: &explain::LinkStory) {

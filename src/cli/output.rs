@@ -483,6 +483,7 @@ mod tests {
                 elapsed_s: 0.0,
                 version: None,
                 drifts: Vec::new(),
+                balance: None,
             });
             ledger.record(&event);
             // The events of rounds 2 and 3 are lost.

@@ -6,6 +6,7 @@ use serde::Serialize;
 use tombolo_core::aggregate::feedback::Drift;
 use tombolo_core::event::Event;
 use tombolo_core::ids::{NodeId, Round};
+use tombolo_core::pace::Pace;
 
 use super::{ExplainError, Incident, Incidents, Past, between};
 
@@ -42,6 +43,10 @@ pub struct NodeStory {
     pub others_s: Option<f64>,
     /// How far it has drifted from the others in recent rounds, and what the next round makes of that; none if it has not.
     pub drift: Option<Drift>,
+    /// Where steps are balanced: how many it was given in the last round, and how fast it is since then.
+    pub steps: Option<u64>,
+    /// See `steps`.
+    pub pace: Option<Pace>,
     /// Whether it is out of the membership view.
     pub out: bool,
     /// What happened to it, the last things.
@@ -79,6 +84,8 @@ pub fn node(past: impl Iterator<Item = Past>, node: &NodeId) -> Result<NodeStory
         report_s: None,
         others_s: None,
         drift: None,
+        steps: None,
+        pace: None,
         out: false,
         incidents: Vec::new(),
         earlier: 0,
@@ -126,6 +133,9 @@ pub fn node(past: impl Iterator<Item = Past>, node: &NodeId) -> Result<NodeStory
                 }
                 denied = out.cloned();
                 story.drift = record.drifts.iter().find(|d| d.node == *node).cloned();
+                let balance = record.balance.as_deref();
+                story.steps = balance.and_then(|balance| balance.steps_of(node));
+                story.pace = balance.and_then(|balance| balance.pace_of(node)).cloned();
                 let counted = record.counted.contains(node);
                 let refused = record.refused.iter().find(|(of, _)| of == node);
                 let late = record.late.contains(node);

@@ -1,6 +1,7 @@
 use super::*;
 use tombolo_core::event::{Event, Objection, RoundRecord, RoundState};
 use tombolo_core::ids::Round;
+use tombolo_core::pace::{Balance, Pace};
 use tombolo_core::tensor::Hash;
 use tombolo_core::view::{Out, View};
 
@@ -99,6 +100,7 @@ fn record(state: RoundState, counted: &[&str], late: &[&str]) -> RoundRecord {
         elapsed_s: 4.0,
         version: None,
         drifts: Vec::new(),
+        balance: None,
     }
 }
 
@@ -519,4 +521,26 @@ fn a_node_tells_of_its_copy_that_changed_and_of_its_actors_that_waited_for_each_
     );
     let other = node(chronicle(events), &n("hq/b")).unwrap();
     assert_eq!(other.incidents, []);
+}
+
+#[test]
+fn a_node_whose_steps_are_balanced_tells_what_it_was_given_and_how_fast_it_is() {
+    let told = |balance| {
+        let mut ended = record(RoundState::Committed, &["hq/a"], &[]);
+        ended.balance = balance;
+        let past = vec![(1.0, opened(ROUND, &["hq/a"])), (2.0, Event::Round(ended))];
+        let story = node(chronicle(past), &n("hq/a")).unwrap();
+        (story.steps, story.pace)
+    };
+    let pace = Pace {
+        node: n("hq/a"),
+        step_ns: 5_000_000,
+        delay_ns: 7,
+    };
+    let balance = Balance {
+        steps: vec![(n("hq/a"), 70)],
+        paces: vec![pace.clone()],
+    };
+    assert_eq!(told(Some(Box::new(balance))), (Some(70), Some(pace)));
+    assert_eq!(told(None), (None, None));
 }

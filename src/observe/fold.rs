@@ -514,6 +514,16 @@ impl Picture {
                 }
             }
         }
+        for (node, steps) in record.balance.iter().flat_map(|balance| &balance.steps) {
+            if let Some(node) = self.node(node) {
+                node.steps = Some(*steps);
+            }
+        }
+        for pace in record.balance.iter().flat_map(|balance| &balance.paces) {
+            if let Some(node) = self.node(&pace.node) {
+                node.step_s = Some(pace.step().as_secs_f64());
+            }
+        }
         for node in &record.late {
             self.ended(node, Phase::Late);
             if let Some(node) = self.node(node) {

@@ -172,6 +172,10 @@ pub struct NodePicture {
     pub loss: Option<f64>,
     /// The rows of its last training, its own word.
     pub samples: u64,
+    /// Where steps are balanced: how many it was given in the last round.
+    pub steps: Option<u64>,
+    /// Where steps are balanced: how long one takes it.
+    pub step_s: Option<f64>,
     /// How its process's clock lies to the coordinator's; none if they are one, or nobody has said.
     pub clock: Option<ClockPicture>,
     /// How it does, if it has said so.
@@ -504,6 +508,8 @@ impl NodePicture {
             diverged: 0,
             loss: None,
             samples: 0,
+            steps: None,
+            step_s: None,
             clock: None,
             vitals: None,
         }

@@ -150,14 +150,20 @@ impl SimEnv {
         };
         let nanos = match work {
             Work::Bytes(bytes) => bytes as f64 * 1e9 / BYTES_PER_SECOND,
-            Work::Train => {
-                let nth = self.trainings.fetch_add(1, Ordering::Relaxed);
-                let chance = self.derive("training", &nth.to_le_bytes()).next_f64();
-                nanos(base) as f64 * (1.0 + spread * (2.0 * chance - 1.0))
+            Work::Train => self.training(base, spread),
+            Work::Steps { steps, of } => {
+                self.training(base, spread) * (steps as f64 / of.max(1) as f64)
             }
         };
         // Through nanoseconds: a huge factor must end in a long time, not in a panic.
         Duration::from_nanos((nanos * slowness) as u64)
+    }
+
+    /// How many nanoseconds the next training takes.
+    fn training(&self, base: Duration, spread: f64) -> f64 {
+        let nth = self.trainings.fetch_add(1, Ordering::Relaxed);
+        let chance = self.derive("training", &nth.to_le_bytes()).next_f64();
+        nanos(base) as f64 * (1.0 + spread * (2.0 * chance - 1.0))
     }
 
     /// The first instant of the world at which `span` has passed on this node's clock.

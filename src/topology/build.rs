@@ -15,6 +15,7 @@ use super::value::{Section, Value};
 
 mod addresses;
 mod asynchronous;
+mod balance;
 mod caps;
 mod domains;
 mod links;
@@ -54,6 +55,7 @@ pub(super) fn plan(
         asynchronous::check_model(file, &mut mistakes);
         asynchronous::check_rule(file, &aggregator, &mut mistakes);
     }
+    balance::check(file, &mut mistakes);
     let outer = rule::outer(file.section("outer"), &mut mistakes);
     links::check_codecs(file, home.as_ref(), aggregator.needs, &mut mistakes);
     let route = route::plan(file, &domains, &mut mistakes);
@@ -69,6 +71,7 @@ pub(super) fn plan(
             Value::Steps(sync_every) => *sync_every,
             _ => SyncEvery::Steps(1),
         },
+        balance_steps: file.section("run").flag("balance_steps"),
         coordinator,
         standby,
         seed: federation.whole("seed"),

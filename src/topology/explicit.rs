@@ -94,6 +94,9 @@ fn facts(plan: &Plan) -> Vec<(&'static str, String)> {
     let nodes = plan.nodes().count();
     let domains = plan.domains.len();
     let steps = match plan.sync_every {
+        SyncEvery::Steps(steps) if plan.balance_steps => {
+            format!("{steps} steps in the mean, more on faster nodes")
+        }
         SyncEvery::Steps(steps) => format!("{steps} steps"),
         SyncEvery::Epochs(1) => "1 epoch".into(),
         SyncEvery::Epochs(epochs) => format!("{epochs} epochs"),

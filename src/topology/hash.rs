@@ -42,6 +42,7 @@ impl SharedKeys {
             name,
             rounds,
             sync_every,
+            balance_steps,
             coordinator,
             standby,
             seed,
@@ -63,6 +64,10 @@ impl SharedKeys {
         keys.add("federation.name", name);
         keys.add("federation.rounds", rounds);
         keys.add("federation.sync_every", sync_every);
+        if *balance_steps {
+            // As below.
+            keys.add("run.balance_steps", balance_steps);
+        }
         keys.add("federation.coordinator", coordinator);
         if !standby.is_empty() {
             // A run without any has the hash it always had.

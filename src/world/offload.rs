@@ -45,7 +45,7 @@ impl Pool {
         task: Box<dyn FnOnce() + Send>,
     ) -> SendFuture<Result<(), OffloadPanicked>> {
         let permits = match work {
-            Work::Train => self.trainings.clone(),
+            Work::Train | Work::Steps { .. } => self.trainings.clone(),
             Work::Bytes(_) => self.others.clone(),
         };
         let runtime = self

@@ -61,6 +61,7 @@ pub fn plan(folder: &Path) -> Plan {
         name: "harbour".into(),
         rounds: 1,
         sync_every: SyncEvery::Steps(1),
+        balance_steps: false,
         coordinator: node("hq/gate"),
         standby: Vec::new(),
         seed: 7,

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod allocations;
+mod balance;
 mod federation;
 mod rules;
 mod schedule;

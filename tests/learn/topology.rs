@@ -23,6 +23,7 @@ pub fn defaults() -> Plan {
         name: "learn".into(),
         rounds: 20,
         sync_every: SyncEvery::Steps(50),
+        balance_steps: false,
         coordinator: domains[0].nodes[0].id.clone(),
         standby: Vec::new(),
         seed: 7,

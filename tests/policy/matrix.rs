@@ -12,6 +12,7 @@ use tombolo_actors::{link, node};
 use tombolo_core::aggregate::Report;
 use tombolo_core::event::{Event, Vitals};
 use tombolo_core::ids::NodeId;
+use tombolo_core::pace::Effort;
 use tombolo_core::plan::Plan;
 use tombolo_core::policy::{self, Action, Verdict};
 use tombolo_core::tensor::Hash;
@@ -147,6 +148,7 @@ fn report(node: &NodeId) -> Control {
             norm: 1.0,
             finite: true,
         },
+        effort: Effort::default(),
     }
 }
 
@@ -163,6 +165,7 @@ fn exported(node: &NodeId) -> Control {
         loss: 1.0,
         steps: 1,
         learning_rate: 1.0,
+        effort: Effort::default(),
     })
 }
 

@@ -51,6 +51,7 @@ fn record(round: u64, model: &[f32]) -> RoundRecord {
         elapsed_s: 0.1,
         version: None,
         drifts: Vec::new(),
+        balance: None,
     }
 }
 

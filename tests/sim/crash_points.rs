@@ -491,6 +491,7 @@ fn record(round: Round) -> RoundRecord {
         elapsed_s: 0.1,
         version: None,
         drifts: Vec::new(),
+        balance: None,
     }
 }
 
@@ -560,6 +561,8 @@ fn weighing(round: Round) -> Weighing {
         weights: nodes.iter().map(weight).collect(),
         cohort: nodes,
         trained_for: Vec::new(),
+        steps: Vec::new(),
+        efforts: Vec::new(),
     }
 }
 

@@ -5,6 +5,7 @@
 mod abandoned;
 mod actors;
 mod asynchronous;
+mod balance;
 mod caps;
 mod causes;
 mod checkpoint;

@@ -66,6 +66,8 @@ fn weighing(round: u64) -> Weighing {
         refused: Vec::new(),
         weights: Vec::new(),
         trained_for: Vec::new(),
+        steps: Vec::new(),
+        efforts: Vec::new(),
     }
 }
 

@@ -54,6 +54,7 @@ pub fn state(round: u64) -> State {
             elapsed_s: 0.1,
             version: None,
             drifts: Vec::new(),
+            balance: None,
         },
         tally: (round, 0, 0),
         leaves: Vec::new(),

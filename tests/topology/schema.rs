@@ -84,7 +84,7 @@ fn the_schema_says_what_defaults_and_words_there_are() {
     );
     assert_eq!(properties["heartbeat"]["properties"]["phi"]["default"], 8.0);
     assert_eq!(
-        properties["run"]["properties"]["balance_steps"]["const"],
+        properties["run"]["properties"]["balance_steps"]["default"],
         false
     );
     let domain = &properties["domain"]["items"]["properties"];

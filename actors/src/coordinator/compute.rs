@@ -62,6 +62,7 @@ pub(super) fn start(
         view: None,
         past: Past::default(),
         drifts: Vec::new(),
+        paces: Vec::new(),
         overtaken: Vec::new(),
         paused: None,
     };
@@ -76,6 +77,8 @@ pub(super) fn start(
             outer.restore(&state).map_err(|error| error.to_string())?;
         }
         committed.drifts = loaded.last.record.drifts.clone();
+        let balance = loaded.last.record.balance;
+        committed.paces = balance.map_or_else(Vec::new, |balance| balance.paces);
         committed.ended = loaded.last.record.round;
         let version = loaded.last.record.version;
         committed.past = version.and_then(|version| version.past).unwrap_or_default();

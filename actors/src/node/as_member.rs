@@ -88,7 +88,12 @@ impl Node {
         let (setup, env) = (self.setup.clone(), self.setup.stage.env.clone());
         let held = self.member.as_ref().and_then(member::Member::held);
         let held = held.map(|region| region.key);
-        let trained = work(env.as_ref(), Work::Train, move || {
+        let length = match (train.sync_every.steps(), train.counts_as) {
+            (Some(steps), Some(of)) => Work::Steps { steps, of },
+            _ => Work::Train,
+        };
+        let clock = env.clone();
+        let trained = work(env.as_ref(), length, move || {
             let result = bench.train(&setup, &train, held);
             (bench, result)
         });
@@ -96,7 +101,11 @@ impl Node {
             Ok((bench, result)) => {
                 node.bench = Some(bench);
                 let message = match result {
-                    Ok(trained) => member::Message::Trained(round, Ok(trained)),
+                    Ok(done) => {
+                        let (trained, region) = (done.trained, done.region);
+                        let effort = done.began.effort(&trained, clock.now());
+                        member::Message::Trained(round, Ok((trained, region, effort)))
+                    }
                     Err(Untrained::Failed(reason)) => member::Message::Trained(round, Err(reason)),
                     Err(Untrained::Diverged(found)) => {
                         node.setup.shelf.let_go(Holder::Member);

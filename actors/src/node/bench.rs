@@ -15,7 +15,9 @@ use tombolo_core::ids::Round;
 use tombolo_core::member::Export;
 use tombolo_core::mutants;
 use tombolo_core::outline::{Outline, Outliner};
+use tombolo_core::pace::{self, Effort};
 use tombolo_core::tensor::{Hash, bytes_of};
+use tombolo_core::time::Micros;
 use tombolo_core::trainer::{Snapshot, Task, Trained, Trainer};
 use tombolo_core::wire::{Exported, ModelRef, REGION_HEADER_BYTES, RegionHeader, RegionRef, Train};
 use tombolo_fabric::Region;
@@ -113,6 +115,32 @@ fn shown(fabric: &Fabric, round: Round, model: &[f32]) -> Result<Region, String>
     );
     copy(model, &mut region.f32s_mut()[REGION_HEADER_BYTES / 4..]);
     Ok(region)
+}
+
+/// When a training began, and after how many steps of a life before.
+#[derive(Clone, Copy)]
+pub(super) struct Began {
+    at: Micros,
+    steps: u64,
+}
+
+impl Began {
+    /// How long it took up to now.
+    pub(super) fn effort(self, trained: &Trained, now: Micros) -> Effort {
+        let micros = now.since(self.at).as_micros();
+        Effort {
+            steps: trained.steps.saturating_sub(self.steps),
+            micros: u64::try_from(micros).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// What came of a training.
+pub(super) struct Done {
+    pub(super) trained: Trained,
+    /// Where the update lies.
+    pub(super) region: RegionRef,
+    pub(super) began: Began,
 }
 
 /// Why nothing was trained.
@@ -234,8 +262,9 @@ impl Bench {
             region: region_ref(&setup.stage.node, &region),
             samples: made.samples,
             loss: made.loss,
-            steps: made.steps,
+            steps: made.counts_as.unwrap_or(made.steps),
             learning_rate: made.learning_rate,
+            effort: made.effort,
         };
         self.keep_region(region);
         setup.stage.report(Event::UpdateRestored {
@@ -245,6 +274,7 @@ impl Bench {
         Ok(Some(Export {
             run: made.order.run,
             base: made.order.base,
+            work: (made.order.sync_every, made.counts_as),
             exported,
         }))
     }
@@ -287,7 +317,7 @@ impl Bench {
         setup: &Setup,
         order: &Train,
         held: Option<u64>,
-    ) -> Result<(Trained, RegionRef), Untrained> {
+    ) -> Result<Done, Untrained> {
         if setup.stage.env.model_flips() {
             self.flip(&setup.fabric)?;
         }
@@ -313,6 +343,10 @@ impl Bench {
                 .report(Event::TrainingResumed { node, round, steps });
         }
         let (env, every) = (&setup.stage.env, setup.stage.plan.checkpoint.snapshot);
+        let began = Began {
+            at: env.now(),
+            steps: from.map_or(0, |from| from.steps),
+        };
         let mut diary = Diary::new(&self.keep, env.as_ref(), every, about.clone());
         let trained = self
             .trainer
@@ -326,14 +360,25 @@ impl Bench {
             for ((update, local), global) in update.iter_mut().zip(&self.local).zip(global) {
                 *update = local - global;
             }
+            // Of fewer steps than others it says as much as theirs.
+            pace::stretch(update, order.counts_as, trained.steps);
         }
-        let made = Made::new(about, order.epoch, &trained);
+        let effort = began.effort(&trained, env.now());
+        let made = Made {
+            counts_as: order.counts_as,
+            effort,
+            ..Made::new(about, order.epoch, &trained)
+        };
         let update = &region.f32s()[REGION_HEADER_BYTES / 4..];
         if let Err(error) = self.keep.update(made, update, &self.trainer.state()) {
             tracing::warn!(%error, "the update is not on disk: a node that is killed now trains again");
         }
         let reference = region_ref(&task.node, &region);
         self.keep_region(region);
-        Ok((trained, reference))
+        Ok(Done {
+            trained,
+            region: reference,
+            began,
+        })
     }
 }

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::env::{Env, Files};
 use tombolo_core::ids::{Epoch, NodeId, Round};
+use tombolo_core::pace::Effort;
 use tombolo_core::plan::SyncEvery;
 use tombolo_core::tensor::{Hash, bytes_of};
 use tombolo_core::time::Micros;
@@ -88,6 +89,12 @@ pub struct Made {
     pub steps: u64,
     /// Of the local steps.
     pub learning_rate: f64,
+    /// How many steps it counts as, if it was stretched to that.
+    #[serde(default)]
+    pub counts_as: Option<u64>,
+    /// How long the training took, up to this file.
+    #[serde(default)]
+    pub effort: Effort,
 }
 
 impl Made {
@@ -96,6 +103,8 @@ impl Made {
         Made {
             order,
             epoch,
+            counts_as: None,
+            effort: Effort::default(),
             samples: trained.samples,
             loss: trained.loss,
             steps: trained.steps,

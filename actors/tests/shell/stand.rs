@@ -295,6 +295,7 @@ fn plan() -> Plan {
         name: "test".into(),
         rounds: 1,
         sync_every: SyncEvery::Steps(1),
+        balance_steps: false,
         coordinator: "hq/gate".parse().unwrap(),
         standby: Vec::new(),
         seed: 7,

@@ -195,6 +195,7 @@ mod tests {
                         epoch,
                         trained_for,
                         mut report,
+                        effort,
                     } => {
                         report.node = from.clone();
                         Control::Reported {
@@ -202,6 +203,7 @@ mod tests {
                             epoch,
                             trained_for,
                             report,
+                            effort,
                         }
                     }
                     Control::Contribute(mut sum) => {

@@ -166,6 +166,7 @@ impl Coordinator {
             return self.abort(cx, format!("its weights could not be noted: {reason}"));
         }
         current.phase = Phase::Contributions;
+        current.weighed = Some(cx.now());
         current.close_by = current.deadline + self.plan.round.close_limit;
         for weight in current.weights.iter().filter(|weight| weight.clip < 1.0) {
             cx.report(Event::UpdateClipped {
@@ -189,7 +190,7 @@ impl Coordinator {
             reasons: reasons.collect(),
             drifts: committed.map_or_else(Vec::new, |committed| committed.drifts.clone()),
         });
-        let joined: Vec<DomainId> = self.joined().cloned().collect();
+        let joined = self.longest_first();
         joined
             .iter()
             .for_each(|domain| self.tell_weights(cx, domain));
@@ -367,6 +368,7 @@ impl Coordinator {
         record.accuracy = outcome.accuracy;
         record.loss = outcome.loss;
         record.model_hash = outcome.hash;
+        record.balance = self.learn(cx.now());
         cx.effect(Effect::Commit(Box::new(record)));
     }
 
@@ -423,8 +425,7 @@ impl Coordinator {
         self.failed_in_a_row = 0;
         self.adaptive
             .on_round(round, current.opened, current.arrivals);
-        let joined: Vec<DomainId> = self.joined().cloned().collect();
-        for domain in joined {
+        for domain in self.longest_first() {
             cx.effect(Effect::Offer(domain.clone(), round));
             cx.effect(Effect::Tell(domain, Control::Commit(commit.clone())));
         }
@@ -436,10 +437,12 @@ impl Coordinator {
 
     pub(super) fn abort(&mut self, cx: &mut Context<'_, Effect>, reason: String) {
         let reason = Text::from(reason);
+        let balance = self.learn(cx.now());
         let (Some(current), Some(committed)) = (self.current.take(), &self.committed) else {
             return;
         };
-        let record = current.record(&self.plan, committed, cx.now(), Some(reason.to_string()));
+        let mut record = current.record(&self.plan, committed, cx.now(), Some(reason.to_string()));
+        record.balance = balance;
         self.recording = Some(current.round);
         for domain in self.joined() {
             cx.effect(Effect::Tell(

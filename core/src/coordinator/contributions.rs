@@ -97,6 +97,9 @@ impl Coordinator {
             return self.check(cx);
         }
         current.orphaned.remove(&domain);
+        if let (None, Some(weighed)) = (known, current.weighed) {
+            self.paces.on_contribution(&domain, cx.now().since(weighed));
+        }
         let before = current.noting.insert(domain.clone(), contribution.clone());
         if before.is_none() {
             cx.effect(Effect::Note(contribution));

@@ -8,6 +8,7 @@ use crate::aggregate::{Report, Weight};
 use crate::event::{Finished, RoundRecord};
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::membership::{NotLifted, Word};
+use crate::pace::Pace;
 use crate::staleness::Past;
 use crate::tensor::Hash;
 use crate::view::View;
@@ -112,6 +113,8 @@ pub struct Committed {
     pub past: Past,
     /// Who has drifted away, as the last round's record says.
     pub drifts: Vec<Drift>,
+    /// How fast nodes are, as the last round's record says.
+    pub paces: Vec<Pace>,
     /// What was acknowledged for the last round although its record does not name everybody inside; see [`overtaken`].
     pub overtaken: Vec<Contribution>,
     /// A pause that is in force.

@@ -6,6 +6,7 @@
 //! run, everybody who was weighed has as much time as closing may take. Who does not come is left out and named.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +18,7 @@ use crate::ids::{DomainId, Epoch, NodeId, Round};
 use crate::machine::Context;
 use crate::membership::Membership;
 use crate::mutants;
+use crate::pace::{Effort, Paces};
 use crate::tensor::Hash;
 use crate::time::Micros;
 use crate::view::View;
@@ -42,6 +44,12 @@ pub struct Weighing {
     /// In the asynchronous mode, for which round each of these updates was trained.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trained_for: Vec<(NodeId, Round)>,
+    /// Where steps are balanced, how many each was given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<(NodeId, u64)>,
+    /// How long the trainings took, and after how long their reports came.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub efforts: Vec<(NodeId, Effort, Duration)>,
 }
 
 /// An acknowledged contribution.
@@ -90,6 +98,7 @@ impl Coordinator {
         let view = view.unwrap_or_else(|| View::first(&self.plan));
         self.membership = Membership::new(&self.plan, view, cx.now());
         self.orders.begin(committed.paused.clone());
+        self.paces = Paces::new(committed.paces.clone());
         self.committed = Some(committed);
         self.resumed = resumed.map(|resumed| *resumed);
         self.tell_overtaken(cx);
@@ -167,7 +176,7 @@ impl Coordinator {
 }
 
 impl Current {
-    fn resume(&mut self, resumed: Resumed) {
+    pub(super) fn resume(&mut self, resumed: Resumed) {
         let Weighing {
             epoch,
             cohort,
@@ -175,8 +184,15 @@ impl Current {
             refused,
             weights,
             trained_for,
+            steps,
+            efforts,
             ..
         } = resumed.weighing;
+        self.steps = steps.into_iter().collect();
+        let efforts = efforts.into_iter();
+        self.efforts = efforts
+            .map(|(node, effort, took)| (node, (effort, took)))
+            .collect();
         self.phase = Phase::Contributions;
         self.epoch = epoch;
         self.cohort = cohort;
@@ -209,6 +225,8 @@ impl Current {
         let refused = self.refused.iter();
         let older = self.trained_for.iter().any(|(_, made)| *made != self.round);
         let trained_for = self.trained_for.iter().filter(|_| older);
+        // Where all make the same steps, only the order of sends follows from it.
+        let efforts = self.efforts.iter().filter(|_| !self.steps.is_empty());
         Weighing {
             round: self.round,
             epoch: self.epoch,
@@ -221,6 +239,10 @@ impl Current {
             weights: self.weights.clone(),
             trained_for: trained_for
                 .map(|(node, round)| (node.clone(), *round))
+                .collect(),
+            steps: self.steps.clone().into_iter().collect(),
+            efforts: efforts
+                .map(|(node, (effort, took))| (node.clone(), *effort, *took))
                 .collect(),
         }
     }

@@ -9,6 +9,7 @@ use crate::aggregate::{Needs, Report, Weight};
 use crate::event::{RoundRecord, RoundState};
 use crate::ids::{Attempt, DomainId, Epoch, NodeId, Round};
 use crate::mutants;
+use crate::pace::Effort;
 use crate::plan::{DomainPlan, Plan, Quorum};
 use crate::text::{clip, clip_to};
 use crate::time::Micros;
@@ -64,6 +65,12 @@ pub(super) struct Current {
     /// Who is in sums that an earlier life had noted: its commit of them may be on its way, whatever has been noted since.
     pub(super) inherited: BTreeSet<NodeId>,
     pub(super) arrivals: BTreeMap<NodeId, Duration>,
+    /// How many steps each of the cohort was given, where they are balanced.
+    pub(super) steps: BTreeMap<NodeId, u64>,
+    /// How long the trainings took that were reported, and when the reports came.
+    pub(super) efforts: BTreeMap<NodeId, (Effort, Duration)>,
+    /// When the domains were told their weights.
+    pub(super) weighed: Option<Micros>,
     pub(super) outcome: Option<Outcome>,
 }
 
@@ -103,6 +110,9 @@ impl Current {
             out: BTreeSet::new(),
             inherited: BTreeSet::new(),
             arrivals: BTreeMap::new(),
+            steps: BTreeMap::new(),
+            efforts: BTreeMap::new(),
+            weighed: None,
             outcome: None,
         }
     }
@@ -280,6 +290,7 @@ impl Current {
             version,
             // Without a commit nothing is learned of anybody.
             drifts: committed.drifts.clone(),
+            balance: None,
         }
     }
 

@@ -1,5 +1,6 @@
 mod amend;
 mod asynchronous;
+mod balance;
 mod closing;
 mod drifts;
 mod leaves;
@@ -21,6 +22,7 @@ use crate::event::{Finished, RoundRecord, RoundState};
 use crate::ids::{Attempt, Epoch};
 use crate::machine::Outcome as Out;
 use crate::membership::NotLifted;
+use crate::pace::Effort;
 use crate::plan::Quorum;
 use crate::plan::samples::{layout, plan};
 use crate::wire::{Answer, Contribution};
@@ -1064,6 +1066,7 @@ fn loaded(round: Round) -> Committed {
         view: None,
         past: Default::default(),
         drifts: Vec::new(),
+        paces: Vec::new(),
         overtaken: Vec::new(),
         paused: None,
     }
@@ -1112,6 +1115,7 @@ fn open(round: Round, base: Round, cohort: &[&str]) -> Control {
         cohort: cohort.iter().map(|node| n(node)).collect(),
         attempt: 0,
         sync_every: crate::plan::SyncEvery::Steps(1),
+        steps: Vec::new(),
         seed: 7,
         fresh: None,
     })
@@ -1135,6 +1139,7 @@ fn reported(round: Round, report: Report) -> Control {
         epoch: 1,
         trained_for: round,
         report,
+        effort: Effort::default(),
     }
 }
 

@@ -219,6 +219,7 @@ impl Gateway {
             epoch: current.open.epoch,
             trained_for: export.exported.round,
             report,
+            effort: export.exported.effort,
         }));
         self.refuse_changed(cx);
         self.grow(cx);

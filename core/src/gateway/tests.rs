@@ -8,7 +8,7 @@ mod views;
 
 use super::*;
 use crate::machine::Outcome as Out;
-use crate::plan::SyncEvery;
+use crate::pace::Effort;
 use crate::plan::samples::layout;
 use crate::time::Micros;
 use crate::wire::DomainJoin;
@@ -495,6 +495,32 @@ fn a_rank_that_fails_leaves_its_slices_to_another_and_works_again_in_the_next_ro
 }
 
 #[test]
+fn where_steps_are_balanced_each_member_is_told_its_own() {
+    let mut hq = Domain::joined();
+    let mut open = open_of(1, 0);
+    open.sync_every = SyncEvery::Steps(50);
+    open.steps = [("a", 80), ("b", 50), ("c", 20)]
+        .map(|(of, steps)| (n(of), steps))
+        .to_vec();
+    let orders = |effects: &[Effect]| -> Vec<(SyncEvery, Option<u64>)> {
+        let orders = effects.iter().filter_map(|effect| match effect {
+            Effect::Member(_, Control::Train(train)) => Some((train.sync_every, train.counts_as)),
+            _ => None,
+        });
+        orders.collect()
+    };
+    let first = orders(&hq.coordinator(Control::Open(open.clone())));
+    assert_eq!(
+        first,
+        [80, 50, 20].map(|steps| (SyncEvery::Steps(steps), Some(50)))
+    );
+    // A coordinator that deals anew has other updates in mind.
+    open.steps[0].1 = 79;
+    let again = orders(&hq.coordinator(Control::Open(open)));
+    assert_eq!(again[0], (SyncEvery::Steps(79), Some(50)));
+}
+
+#[test]
 fn a_gateway_alone_that_fails_at_its_own_work_tries_again_and_then_says_so() {
     let mut hq = Domain::alone();
     for attempt in 0..FAILURES_MAX - 1 {
@@ -889,6 +915,7 @@ fn open_of(round: Round, base: Round) -> Open {
         cohort: ["a", "b", "c"].map(n).to_vec(),
         attempt: 0,
         sync_every: SyncEvery::Steps(1),
+        steps: Vec::new(),
         seed: 7,
         fresh: None,
     }
@@ -902,6 +929,7 @@ fn train(round: Round, base: Round) -> Train {
         epoch: 1,
         model: model(base),
         sync_every: SyncEvery::Steps(1),
+        counts_as: None,
         seed: 7,
         oldest: None,
     }
@@ -916,6 +944,7 @@ fn export_of(node: &str) -> Exported {
         loss: 1.0,
         steps: 1,
         learning_rate: 0.1,
+        effort: Effort::default(),
     }
 }
 

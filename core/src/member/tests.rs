@@ -1,6 +1,5 @@
 use super::*;
 use crate::machine::Outcome;
-use crate::plan::SyncEvery;
 
 fn node() -> NodeId {
     "hq/a".parse().unwrap()
@@ -27,6 +26,7 @@ fn train(round: Round) -> Train {
         epoch: 1,
         model: model(round - 1),
         sync_every: SyncEvery::Steps(1),
+        counts_as: None,
         seed: 7,
         oldest: None,
     }
@@ -47,7 +47,7 @@ fn tell(member: &mut Member, message: Message) -> Vec<Effect> {
     out.effects.into()
 }
 
-fn trained() -> Result<(Trained, RegionRef), String> {
+fn trained() -> Result<(Trained, RegionRef, Effort), String> {
     let region = RegionRef {
         owner: node(),
         key: 9,
@@ -61,6 +61,7 @@ fn trained() -> Result<(Trained, RegionRef), String> {
             learning_rate: 0.1,
         },
         region,
+        Effort::default(),
     ))
 }
 
@@ -86,6 +87,38 @@ fn a_node_trains_from_the_model_it_holds_and_exports_once() {
 }
 
 /// Killed after training: the update is there, and nothing is trained again.
+/// What is told of an update's steps goes with its length: the rules divide one by the other.
+#[test]
+fn an_update_of_a_balanced_share_is_told_as_what_it_counts_as() {
+    let mut member = member();
+    let order = Train {
+        sync_every: SyncEvery::Steps(20),
+        counts_as: Some(50),
+        ..train(1)
+    };
+    tell(&mut member, Message::Train(order.clone()));
+    let effort = Effort {
+        steps: 20,
+        micros: 700,
+    };
+    let done = trained().map(|(trained, region, _)| (trained, region, effort));
+    let effects = tell(&mut member, Message::Trained(1, done));
+    let [Effect::Tell(Control::Exported(exported))] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!((exported.steps, exported.effort), (50, effort));
+    // Another share is another training.
+    let other = Train {
+        sync_every: SyncEvery::Steps(21),
+        ..order.clone()
+    };
+    assert_eq!(tell(&mut member, Message::Train(order)), effects);
+    assert_eq!(
+        tell(&mut member, Message::Train(other.clone())),
+        [Effect::Train(other)]
+    );
+}
+
 #[test]
 fn an_update_of_an_earlier_life_answers_the_same_order_and_no_other() {
     let mut before = member();
@@ -97,6 +130,7 @@ fn an_update_of_an_earlier_life_answers_the_same_order_and_no_other() {
     let export = Export {
         run: Hash::default(),
         base: model(0).hash,
+        work: (SyncEvery::Steps(1), None),
         exported: exported.clone(),
     };
     let mut order = train(1);
@@ -106,6 +140,8 @@ fn an_update_of_an_earlier_life_answers_the_same_order_and_no_other() {
         (false, |train| train.epoch = 2),
         (false, |train| train.model.hash = Hash([9; 32])),
         (false, |train| train.round = 2),
+        (false, |train| train.sync_every = SyncEvery::Steps(2)),
+        (false, |train| train.counts_as = Some(2)),
     ] {
         let mut member = member();
         member.restore(export.clone());
@@ -295,9 +331,9 @@ fn train_with(round: Round, base: Round, oldest: Round) -> Message {
     Message::Train(train)
 }
 
-fn trained_in(key: u64) -> Result<(Trained, RegionRef), String> {
-    let (trained, region) = trained()?;
-    Ok((trained, RegionRef { key, ..region }))
+fn trained_in(key: u64) -> Result<(Trained, RegionRef, Effort), String> {
+    let (trained, region, effort) = trained()?;
+    Ok((trained, RegionRef { key, ..region }, effort))
 }
 
 fn exports(effects: &[Effect]) -> Vec<Round> {

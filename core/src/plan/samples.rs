@@ -18,6 +18,7 @@ pub fn plan(sizes: &[usize]) -> Plan {
         name: "pure".into(),
         rounds: 10,
         sync_every: SyncEvery::Steps(1),
+        balance_steps: false,
         coordinator: domains[0].gateways[0].clone(),
         standby: Vec::new(),
         seed: 7,

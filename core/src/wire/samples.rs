@@ -106,6 +106,7 @@ pub fn controls() -> Vec<Control> {
             cohort: vec![node.clone()],
             attempt: 1,
             sync_every: SyncEvery::Steps(50),
+            steps: vec![(node.clone(), 73)],
             seed: 7,
             fresh: Some(Fresh {
                 oldest: 2,
@@ -145,6 +146,7 @@ pub fn controls() -> Vec<Control> {
             epoch,
             trained_for: 2,
             report: report(),
+            effort: effort(),
         },
         Control::Stale {
             round,
@@ -192,6 +194,7 @@ pub fn controls() -> Vec<Control> {
             epoch,
             model: model(),
             sync_every: SyncEvery::Epochs(1),
+            counts_as: Some(50),
             seed: 7,
             oldest: Some(2),
         }),
@@ -239,6 +242,7 @@ pub fn controls() -> Vec<Control> {
             loss: 1.5,
             steps: 4,
             learning_rate: 0.1,
+            effort: effort(),
         }),
         Control::Failed {
             round,
@@ -389,6 +393,13 @@ fn report() -> Report {
         learning_rate: 0.1,
         norm: 2.0,
         finite: true,
+    }
+}
+
+fn effort() -> Effort {
+    Effort {
+        steps: 3,
+        micros: 900,
     }
 }
 

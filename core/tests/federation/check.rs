@@ -11,7 +11,8 @@ use tombolo_core::event::Finished;
 use tombolo_core::event::{Event, RoundRecord, RoundState};
 use tombolo_core::ids::{Epoch, NodeId, Round};
 use tombolo_core::link::OUTBOX_MESSAGES_MAX;
-use tombolo_core::plan::Plan;
+use tombolo_core::pace::Paces;
+use tombolo_core::plan::{Plan, SyncEvery};
 use tombolo_core::tensor::Hash;
 use tombolo_core::time::Micros;
 use tombolo_core::view::View;
@@ -25,6 +26,9 @@ use crate::world::{Content, Label, World, initial, label};
 /// Events kept for the message of a failure.
 const TAIL: usize = 80;
 
+/// What an update was made for: its node, round, view, model, and how many steps.
+type Update = (NodeId, Round, Epoch, Hash, SyncEvery);
+
 /// Watches a federation and panics at the first breach of an invariant.
 pub struct Checker {
     pub deadline: Duration,
@@ -33,10 +37,12 @@ pub struct Checker {
     pub over: usize,
     plan: Plan,
     open: Option<(Round, Micros)>,
-    updates: BTreeMap<Label, (NodeId, Round, Epoch, Hash)>,
+    updates: BTreeMap<Label, Update>,
     weights: BTreeMap<NodeId, f64>,
     /// Updates that are in a version, each by its node and the round that it was trained for.
     counted: BTreeSet<(NodeId, Round)>,
+    /// Rounds in which nodes made unequal numbers of steps.
+    pub unequal: usize,
     /// Counted updates that were made from an older model than the newest.
     pub older: usize,
     /// Updates that were too many versions old.
@@ -77,6 +83,7 @@ impl Checker {
             plan: plan.clone(),
             open: None,
             updates: BTreeMap::new(),
+            unequal: 0,
             weights: BTreeMap::new(),
             counted: BTreeSet::new(),
             older: 0,
@@ -224,7 +231,13 @@ impl Checker {
 
     /// A node has trained; `base` is what its memory held.
     pub fn on_update(&mut self, node: &NodeId, train: &Train, base: Hash, update: Label) {
-        let made = (node.clone(), train.round, train.epoch, base);
+        let made = (
+            node.clone(),
+            train.round,
+            train.epoch,
+            base,
+            train.sync_every,
+        );
         self.updates.insert(update, made);
     }
 
@@ -328,6 +341,7 @@ impl Checker {
             unnamed.is_empty() || !by_the_living,
             "ROUND-3: {unnamed:?} in round {round}"
         );
+        self.is_balanced(record);
         self.last = Some(record.clone());
         self.in_vain(round, unnamed);
         if record.state == RoundState::Aborted {
@@ -363,20 +377,33 @@ impl Checker {
         }
     }
 
+    /// Whatever life has dealt the steps, it did so by what the record before says.
+    fn is_balanced(&mut self, record: &RoundRecord) {
+        assert_eq!(record.balance.is_some(), self.plan.balance_steps);
+        let (Some(balance), Some(equal)) = (&record.balance, self.plan.sync_every.steps()) else {
+            return;
+        };
+        let before = self.last.as_ref().and_then(|last| last.balance.clone());
+        let known = Paces::new(before.map_or_else(Vec::new, |before| before.paces));
+        let cohort: Vec<NodeId> = balance.steps.iter().map(|(node, _)| node.clone()).collect();
+        let expected: Vec<_> = known.shares(equal, &cohort).into_iter().collect();
+        assert_eq!(balance.steps, expected, "round {}", record.round);
+        let all_same = balance.steps.iter().all(|(_, steps)| *steps == equal);
+        self.unequal += usize::from(!all_same);
+    }
+
     /// ROUND-4: in the synchronous mode an update of this round, view and model. In the asynchronous one of the model that was the newest when it
     /// was begun, within the limit; ROUND-2: and in no other version.
-    fn is_of_the_round(
-        &mut self,
-        record: &RoundRecord,
-        node: &NodeId,
-        made: &(NodeId, Round, Epoch, Hash),
-    ) {
+    fn is_of_the_round(&mut self, record: &RoundRecord, node: &NodeId, made: &Update) {
         let base = |round| self.models.range(..round).next_back();
         let trained_for = made.1;
         let base = *base(trained_for).expect("there is a first model").1;
         let Some(plan) = &self.plan.round.asynchronous else {
-            let expected = (node.clone(), record.round, record.epoch, base);
-            let what = "ROUND-4: an update of another round, view or model";
+            let given = record.balance.as_ref();
+            let given = given.and_then(|balance| balance.steps_of(node));
+            let work = given.map_or(self.plan.sync_every, SyncEvery::Steps);
+            let expected = (node.clone(), record.round, record.epoch, base, work);
+            let what = "ROUND-4: an update of another round, view or model, or of other steps than are recorded";
             return assert_eq!(*made, expected, "{what}");
         };
         let version = record.version.as_ref().expect("it is asynchronous");

@@ -53,6 +53,7 @@ impl Disk {
                 view: None,
                 past: Past::default(),
                 drifts: Vec::new(),
+                paces: Vec::new(),
                 overtaken: Vec::new(),
                 paused: None,
             },
@@ -203,6 +204,9 @@ impl World {
                 }
                 disk.last = Some((**record).clone());
                 disk.committed.drifts.clone_from(&record.drifts);
+                if let Some(balance) = &record.balance {
+                    disk.committed.paces.clone_from(&balance.paces);
+                }
                 (disk.weighing, disk.committed.ended) = (None, due);
                 let noted = std::mem::take(&mut disk.noted).into_iter();
                 disk.left = noted.map(|(domain, (sum, _))| (domain, sum)).collect();

@@ -88,6 +88,7 @@ struct Tally {
     succeeded: u64,
     started_over: u64,
     older: u64,
+    unequal: u64,
     too_stale: u64,
 }
 
@@ -102,6 +103,7 @@ impl AddAssign for Tally {
         self.succeeded += other.succeeded;
         self.started_over += other.started_over;
         self.older += other.older;
+        self.unequal += other.unequal;
         self.too_stale += other.too_stale;
     }
 }
@@ -124,10 +126,11 @@ impl Tally {
             succeeded,
             started_over,
             older,
+            unequal,
             too_stale,
         } = self;
         format!(
-            r#"{{"seeds":{seeds},"minutes_of_storm_each":{minutes},"faults_a_minute":{faults_a_minute},"nodes_at_most":{nodes},"steps":{steps},"committed":{commits},"degraded":{degraded},"aborted":{aborted},"rounds_gone_on_with":{resumed},"evictions":{evicted},"successions":{succeeded},"started_over":{started_over},"counted_stale":{older},"too_stale":{too_stale},"violations":0}}"#
+            r#"{{"seeds":{seeds},"minutes_of_storm_each":{minutes},"faults_a_minute":{faults_a_minute},"nodes_at_most":{nodes},"steps":{steps},"committed":{commits},"degraded":{degraded},"aborted":{aborted},"rounds_gone_on_with":{resumed},"evictions":{evicted},"successions":{succeeded},"started_over":{started_over},"counted_stale":{older},"unequal_steps":{unequal},"too_stale":{too_stale},"violations":0}}"#
         )
     }
 
@@ -142,6 +145,7 @@ impl Tally {
             resumed: check.resumed as u64,
             started_over: check.over as u64,
             older: check.older as u64,
+            unequal: check.unequal as u64,
             too_stale: check.too_stale as u64,
             ..Tally::default()
         };
@@ -172,6 +176,10 @@ fn no_storm_breaks_an_invariant() {
     assert!(
         enough(tally.older, 1) && enough(tally.too_stale * 4, 1),
         "{tally:?}: nothing asynchronous was tested"
+    );
+    assert!(
+        enough(tally.unequal, 1),
+        "{tally:?}: no steps were balanced"
     );
 }
 

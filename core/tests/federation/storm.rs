@@ -5,7 +5,7 @@ use std::time::Duration;
 use tombolo_core::aggregate::Needs;
 use tombolo_core::ids::NodeId;
 use tombolo_core::member;
-use tombolo_core::plan::{Durability, Plan, Quorum};
+use tombolo_core::plan::{Durability, Plan, Quorum, SyncEvery};
 use tombolo_core::rng::Rng;
 use tombolo_core::staleness::{AsyncPlan, Discount, Staleness};
 
@@ -129,6 +129,9 @@ pub fn plan(seed: u64, weather: Weather) -> Plan {
     plan.heartbeat.cooldown.cap = Duration::from_secs(60);
     if seed % 4 == 3 {
         make_asynchronous(&mut plan, &mut rng);
+    } else if seed % 4 == 1 {
+        plan.balance_steps = true;
+        plan.sync_every = SyncEvery::Steps(40);
     }
     plan
 }

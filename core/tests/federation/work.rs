@@ -7,6 +7,7 @@ use tombolo_core::coordinator::{Effect, FoldError, Message, NoteError, Outcome};
 use tombolo_core::gateway::{self, Collect, Gather};
 use tombolo_core::ids::{NodeId, Round};
 use tombolo_core::member::{self, Export};
+use tombolo_core::pace::Effort;
 use tombolo_core::plan::{Durability, Quorum};
 use tombolo_core::tensor::Hash;
 use tombolo_core::time::Micros;
@@ -200,11 +201,19 @@ impl World {
             true => region(node, life * KEYS + AHEAD),
             false => first,
         };
+        let steps = train.sync_every.steps().unwrap_or(1);
         let trained = Trained {
             samples: samples(node, train.seed),
             loss: 1.0 + f64::from(update.0[7]),
-            steps: 1,
+            steps,
             learning_rate: 0.1,
+        };
+        let effort = Effort {
+            steps,
+            // Names end in numbers: the higher, the slower.
+            micros: steps
+                * 1000
+                * u64::from(node.as_str().as_bytes().last().map_or(1, |n| n % 8 + 1)),
         };
         let exported = Exported {
             round: train.round,
@@ -212,12 +221,14 @@ impl World {
             region: region.clone(),
             samples: trained.samples,
             loss: trained.loss,
-            steps: trained.steps,
+            steps: train.counts_as.unwrap_or(trained.steps),
             learning_rate: trained.learning_rate,
+            effort,
         };
         let export = Export {
             run: train.run,
             base: train.model.hash,
+            work: (train.sync_every, train.counts_as),
             exported,
         };
         let entry = self.nodes.get_mut(node).expect("it is in the plan");
@@ -226,7 +237,7 @@ impl World {
         entry.kept = Some((export, update));
         self.step_member(
             node,
-            member::Message::Trained(train.round, Ok((trained, region))),
+            member::Message::Trained(train.round, Ok((trained, region, effort))),
         );
     }
 

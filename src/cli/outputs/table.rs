@@ -75,6 +75,16 @@ pub(super) const OUTPUTS: &[Output] = &[
                 List(&Object),
                 "Who has drifted: node, share, factor, reason.",
             ),
+            may(
+                "steps",
+                List(&Object),
+                "Balanced steps: how many each node was given, as pairs of node and number.",
+            ),
+            may(
+                "paces",
+                List(&Object),
+                "Balanced steps: how fast each node is: node, step_ns, delay_ns.",
+            ),
         ],
     ),
     line(

@@ -33,6 +33,7 @@ fn record(state: RoundState, counted: &[&str], late: &[&str]) -> RoundRecord {
         elapsed_s: 10.0,
         version: None,
         drifts: Vec::new(),
+        balance: None,
     }
 }
 

@@ -3,6 +3,7 @@ use crate::control::RoundMode;
 use crate::observe::{Bounds, RecordPicture, WayPicture};
 use crate::simulation::{Simulation, crash, millis, restart, secs};
 use tombolo_core::event::{Cargo, Finished, Objection, Shrunk, Transfer, Vitals};
+use tombolo_core::pace::{Balance, Pace};
 use tombolo_core::tensor::Hash;
 
 const COAST: &str = r#"
@@ -101,6 +102,7 @@ fn record(round: Round, counted: &[&str], late: &[&str]) -> RoundRecord {
         elapsed_s: 3.0,
         version: None,
         drifts: Vec::new(),
+        balance: None,
     }
 }
 
@@ -285,6 +287,25 @@ fn nobody_is_counted_in_a_round_that_was_aborted() {
     ]);
     assert_eq!(picture.nodes[&n("hq/a")].counted, 0);
     assert_eq!((picture.totals.aborted, picture.totals.counted), (1, 0));
+}
+
+#[test]
+fn what_a_node_was_given_where_steps_are_balanced_is_shown() {
+    let mut ended = record(1, &["hq/a"], &[]);
+    ended.balance = Some(Box::new(Balance {
+        steps: vec![(n("hq/a"), 70)],
+        paces: vec![Pace {
+            node: n("hq/a"),
+            step_ns: 2_000_000,
+            delay_ns: 0,
+        }],
+    }));
+    let picture = picture(vec![
+        (1.0, opened(1, &["hq/a"])),
+        (2.0, Event::Round(ended)),
+    ]);
+    let node = &picture.nodes[&n("hq/a")];
+    assert_eq!((node.steps, node.step_s), (Some(70), Some(0.002)));
 }
 
 /// "Each failed node's cause reaches CLI and dashboard." flower#1400, FLIP#1001

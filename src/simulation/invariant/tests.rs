@@ -150,6 +150,7 @@ fn record(round: u64) -> RoundRecord {
         elapsed_s: 0.1,
         version: None,
         drifts: Vec::new(),
+        balance: None,
     }
 }
 

@@ -17,6 +17,7 @@ use tombolo_core::aggregate::{
 };
 use tombolo_core::event::{Event, RoundRecord};
 use tombolo_core::ids::{DomainId, NodeId, Round};
+use tombolo_core::pace;
 use tombolo_core::plan::{Clip, Plan};
 use tombolo_core::tensor::Layout;
 use tombolo_core::trainer::{Evaluation, Snapshot, Snapshots, Task, TrainError, Trained, Trainer};
@@ -40,13 +41,18 @@ struct Seen {
     weighed: Option<(Vec<Report>, Vec<Weight>)>,
     /// The last mean that the rule was given.
     mean: Option<Vec<f32>>,
+    /// Where steps are balanced: how many each update counts as.
+    counts_as: Option<u64>,
 }
 
 impl Witness {
     /// A witness, unless the model is too large to watch.
     pub fn of(plan: &Plan, layout: &Layout) -> Option<Witness> {
         let elements = layout.len().saturating_mul(plan.nodes().count());
-        (elements <= ELEMENTS_MAX).then(Witness::default)
+        let witness = Witness::default();
+        let equal = plan.sync_every.steps();
+        witness.lock().counts_as = equal.filter(|_| plan.balance_steps);
+        (elements <= ELEMENTS_MAX).then_some(witness)
     }
 
     fn lock(&self) -> MutexGuard<'_, Seen> {
@@ -132,8 +138,9 @@ impl WatchedTrainer {
         let base = parameters.to_vec();
         let trained = train(self.inner.as_mut(), parameters)?;
         let pairs = parameters.iter().zip(&base);
-        let update: Vec<f32> = pairs.map(|(local, base)| local - base).collect();
+        let mut update: Vec<f32> = pairs.map(|(local, base)| local - base).collect();
         let mut seen = self.witness.lock();
+        pace::stretch(&mut update, seen.counts_as, trained.steps);
         let known = seen
             .updates
             .entry((task.round, task.node.clone()))
@@ -529,6 +536,7 @@ mod tests {
                 elapsed_s: 0.0,
                 version: None,
                 drifts: Vec::new(),
+                balance: None,
             }))
         }
 

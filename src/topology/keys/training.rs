@@ -59,9 +59,9 @@ pub(in crate::topology) static RUN: Table = Table {
         key(
             "balance_steps",
             Flag,
-            "Whether measured speed decides the number of local steps.",
+            "Whether measured speed decides how many of the local steps each node makes.",
         )
-        .only("false"),
+        .or("false"),
     ],
 };
 

@@ -33,6 +33,7 @@ fn reported_for(round: Round, node: &str, trained_for: Round) -> Message {
             epoch: 1,
             trained_for,
             report,
+            effort: Effort::default(),
         },
     )
 }
@@ -235,6 +236,7 @@ fn an_update_that_was_refused_is_not_asked_for_again() {
         epoch: 1,
         trained_for: 1,
         report: broken,
+        effort: Effort::default(),
     };
     assert_eq!(run.objects(dom(0, told)), Some(Objection::NotFinite));
     run.version(2, &[("d0/n0", 2), ("d1/n0", 2)]);

@@ -24,6 +24,7 @@ fn told(node: &str, round: Round, epoch: Epoch) -> Message {
             epoch,
             trained_for: round,
             report,
+            effort: Effort::default(),
         },
     )
 }
@@ -188,6 +189,7 @@ fn a_gateway_speaks_of_the_nodes_of_its_domain_and_of_nobody_else() {
                 epoch: 1,
                 trained_for: round,
                 report: report(name),
+                effort: Effort::default(),
             },
         ];
         let before = run.events.len();

@@ -376,6 +376,8 @@ fn fixed(nodes: &[&str]) -> Weighing {
         refused: Vec::new(),
         weights: nodes.iter().map(|node| weight_of(node, 1.0)).collect(),
         trained_for: Vec::new(),
+        steps: Vec::new(),
+        efforts: Vec::new(),
     }
 }
 

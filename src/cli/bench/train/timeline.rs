@@ -246,6 +246,7 @@ mod tests {
             elapsed_s: 1.0,
             version: None,
             drifts: Vec::new(),
+            balance: None,
         })
     }
 
