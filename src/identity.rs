@@ -24,14 +24,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use rustls::SignatureScheme;
-use rustls::client::ResolvesClientCert;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, kx_group};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::time_provider::TimeProvider;
 use tombolo_actors::identity::{
     Change, Identity, IdentityError, MaterialFault, Paper, PeerFault, Purpose, Refreshed,
     Revocations, Unlisted,
@@ -46,6 +42,7 @@ use self::files::DomainFiles;
 use self::notary::Notary;
 use self::papers::{Papers, Standing, Wallet};
 use self::revocation::List;
+use self::rustls_side::{Resolver, Shows, WallClock};
 use self::validity::Validity;
 use self::verifier::Verifier;
 
@@ -59,6 +56,7 @@ pub mod papers;
 pub mod pki;
 mod revocation;
 pub mod rollover;
+mod rustls_side;
 pub mod show;
 pub mod spiffe;
 mod validity;
@@ -90,11 +88,6 @@ pub struct NodeIdentity {
     source: Option<Source>,
     /// Held by whoever changes the bundle.
     changing: Mutex<()>,
-}
-
-/// Which certificate a node shows.
-trait Shows: Send + Sync {
-    fn shown(&self) -> Option<Arc<CertifiedKey>>;
 }
 
 /// The files of a node.
@@ -590,37 +583,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shows for ArcSwap<CertifiedKey> {
-    fn shown(&self) -> Option<Arc<CertifiedKey>> {
-        Some(self.load_full())
-    }
-}
-
-/// What a node shows, as rustls asks for it.
-struct Resolver(Arc<dyn Shows>);
-
-impl fmt::Debug for Resolver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Resolver")
-    }
-}
-
-impl ResolvesServerCert for Resolver {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.0.shown()
-    }
-}
-
-impl ResolvesClientCert for Resolver {
-    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.0.shown()
-    }
-
-    fn has_certs(&self) -> bool {
-        true
-    }
-}
-
 /// Leaves the key out.
 impl fmt::Debug for NodeIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -693,20 +655,5 @@ fn own_fault(fault: PeerFault, files: &DomainFiles) -> MaterialFault {
             expected: "a node's certificate".into(),
             found: other.to_string(),
         },
-    }
-}
-
-/// The caller's clock, as rustls asks for it.
-struct WallClock(Clock);
-
-impl fmt::Debug for WallClock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WallClock")
-    }
-}
-
-impl TimeProvider for WallClock {
-    fn current_time(&self) -> Option<UnixTime> {
-        Some(UnixTime::since_unix_epoch(Duration::from_secs((self.0)())))
     }
 }
