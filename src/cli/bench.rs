@@ -7,6 +7,7 @@ mod allreduce;
 mod child;
 mod codec;
 mod compress;
+mod handshake;
 mod learn;
 mod link;
 mod mailbox;
@@ -40,6 +41,8 @@ enum What {
     Compress(compress::Compress),
     /// One large object over loopback QUIC, beside TCP with TLS and plain TCP.
     Link(link::Link),
+    /// How two nodes come to trust each other: time, processor time and bytes of a handshake, beside TCP with TLS.
+    Handshake(handshake::Handshake),
     /// What it costs to tell an actor something and to ask it, beside actix alone and a bare channel.
     Mailbox(mailbox::Mailbox),
     /// What rules, codecs and retries do for a model: a study in virtual time.
@@ -56,6 +59,7 @@ impl Bench {
             What::Codec(codecs) => codecs.run(common),
             What::Compress(compress) => compress.run(common),
             What::Link(link) => link.run(common),
+            What::Handshake(handshake) => handshake.run(common),
             What::Mailbox(mailbox) => mailbox.run(common),
             What::Learn(learn) => learn.run(common),
         }

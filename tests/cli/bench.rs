@@ -103,6 +103,36 @@ fn one_object_crosses_loopback_whole_by_every_way() {
     assert!((1200..=1452).contains(&packet(6)), "{}", lines[6]);
 }
 
+/// That the right ones met, and resumed where they should, is looked at by both ends; sizes tell the key exchange. Certificates travel only in full.
+#[test]
+fn handshakes_full_and_resumed_are_measured_with_what_they_put_on_the_wire() {
+    let workspace = Workspace::new("");
+    let output = workspace.run("bench handshake --repeat 3").expect(0);
+    let lines = measured(&output, "handshake");
+    let bytes = |peer: &str, case: &str| {
+        let found = lines
+            .iter()
+            .find(|line| line["peer"] == peer && line["case"] == case);
+        let found = found.unwrap_or_else(|| panic!("{peer} {case}: {lines:#?}"));
+        found["bytes"].as_u64().unwrap()
+    };
+    assert_eq!(lines.len(), 2 + 4 + 3);
+    assert!(
+        bytes("tombolo", "full, X25519MLKEM768")
+            > bytes("quinn", "full, X25519, not done by nodes")
+    );
+    for group in ["X25519MLKEM768", "X25519"] {
+        let full = bytes("tcp-rustls", &format!("full, {group}"));
+        let resumed = bytes("tcp-rustls", &format!("resumed, {group}"));
+        assert!(resumed + 500 < full, "{group}: {resumed} of {full}");
+    }
+    // 1184 bytes of a key there, and 1088 bytes of an answer.
+    let more = bytes("tcp-rustls", "full, X25519MLKEM768") - bytes("tcp-rustls", "full, X25519");
+    assert!((2200..2400).contains(&more), "{more}");
+    let left = std::fs::read_dir(workspace.path()).unwrap().count();
+    assert_eq!(left, 1, "only the topology that the workspace came with");
+}
+
 /// All ranks are processes, and each looks at every element of its own before anything is measured.
 #[test]
 fn an_all_reduce_among_processes_is_right_in_every_shape_and_type() {
@@ -215,6 +245,7 @@ fn people_get_a_table_and_what_cannot_be_is_refused_by_name() {
         ("bench train --nodes 22", "--nodes 22: expected 1 to 10"),
         ("bench codec --repeat 0", "--repeat 0: expected 1 to"),
         ("bench compress --elements 0", "--elements 0: expected 1 to"),
+        ("bench handshake --repeat 0", "--repeat 0: expected 1 to"),
         ("bench learn --seeds 0", "--seeds 0: expected 1 to"),
     ] {
         let output = workspace.run(command).expect(2);

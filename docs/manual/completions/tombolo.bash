@@ -130,6 +130,9 @@ _tombolo() {
             tombolo__subcmd__bench,compress)
                 cmd="tombolo__subcmd__bench__subcmd__compress"
                 ;;
+            tombolo__subcmd__bench,handshake)
+                cmd="tombolo__subcmd__bench__subcmd__handshake"
+                ;;
             tombolo__subcmd__bench,help)
                 cmd="tombolo__subcmd__bench__subcmd__help"
                 ;;
@@ -156,6 +159,9 @@ _tombolo() {
                 ;;
             tombolo__subcmd__bench__subcmd__help,compress)
                 cmd="tombolo__subcmd__bench__subcmd__help__subcmd__compress"
+                ;;
+            tombolo__subcmd__bench__subcmd__help,handshake)
+                cmd="tombolo__subcmd__bench__subcmd__help__subcmd__handshake"
                 ;;
             tombolo__subcmd__bench__subcmd__help,help)
                 cmd="tombolo__subcmd__bench__subcmd__help__subcmd__help"
@@ -372,6 +378,9 @@ _tombolo() {
                 ;;
             tombolo__subcmd__help__subcmd__bench,compress)
                 cmd="tombolo__subcmd__help__subcmd__bench__subcmd__compress"
+                ;;
+            tombolo__subcmd__help__subcmd__bench,handshake)
+                cmd="tombolo__subcmd__help__subcmd__bench__subcmd__handshake"
                 ;;
             tombolo__subcmd__help__subcmd__bench,learn)
                 cmd="tombolo__subcmd__help__subcmd__bench__subcmd__learn"
@@ -730,7 +739,7 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__bench)
-            opts="-h --state --format --help round allreduce train codec compress link mailbox learn help"
+            opts="-h --state --format --help round allreduce train codec compress link handshake mailbox learn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -865,8 +874,34 @@ _tombolo() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        tombolo__subcmd__bench__subcmd__handshake)
+            opts="-h --repeat --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --repeat)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         tombolo__subcmd__bench__subcmd__help)
-            opts="round allreduce train codec compress link mailbox learn help"
+            opts="round allreduce train codec compress link handshake mailbox learn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -908,6 +943,20 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__bench__subcmd__help__subcmd__compress)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__help__subcmd__handshake)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -2064,7 +2113,7 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__help__subcmd__bench)
-            opts="round allreduce train codec compress link mailbox learn"
+            opts="round allreduce train codec compress link handshake mailbox learn"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2106,6 +2155,20 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__help__subcmd__bench__subcmd__compress)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__bench__subcmd__handshake)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

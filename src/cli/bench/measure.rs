@@ -4,6 +4,7 @@ use std::io;
 use std::time::Instant;
 
 use comfy_table::{CellAlignment, Table, presets};
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
 
 use crate::cli::output::{bytes, complain, fail, print_line};
@@ -200,6 +201,12 @@ pub fn cpu_seconds(process: u32) -> io::Result<f64> {
     let ticks = fields.split_whitespace().skip(11).take(2);
     let ticks: u64 = ticks.filter_map(|field| field.parse::<u64>().ok()).sum();
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// Processor seconds of this process, finer than the system's table of processes has them.
+pub fn own_cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
 /// The most memory that this process has had, in bytes.
