@@ -7,6 +7,7 @@ mod allreduce;
 mod child;
 mod codec;
 mod compress;
+mod congestion;
 mod handshake;
 mod learn;
 mod link;
@@ -41,6 +42,8 @@ enum What {
     Compress(compress::Compress),
     /// One large object over loopback QUIC, beside TCP with TLS and plain TCP.
     Link(link::Link),
+    /// What congestion laws make of simulated paths, in virtual time: how full, how long the queue, how fair.
+    Congestion(congestion::Congestion),
     /// How two nodes come to trust each other: time, processor time and bytes of a handshake, beside TCP with TLS.
     Handshake(handshake::Handshake),
     /// What it costs to tell an actor something and to ask it, beside actix alone and a bare channel.
@@ -59,6 +62,7 @@ impl Bench {
             What::Codec(codecs) => codecs.run(common),
             What::Compress(compress) => compress.run(common),
             What::Link(link) => link.run(common),
+            What::Congestion(congestion) => congestion.run(common),
             What::Handshake(handshake) => handshake.run(common),
             What::Mailbox(mailbox) => mailbox.run(common),
             What::Learn(learn) => learn.run(common),

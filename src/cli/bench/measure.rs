@@ -12,7 +12,7 @@ use crate::cli::{Common, Exit, Format};
 
 /// Columns that are no numbers.
 const TEXTS: &[&str] = &[
-    "group", "peer", "case", "study", "rule", "outer", "codec", "with", "claim", "found",
+    "group", "peer", "case", "study", "rule", "outer", "codec", "with", "claim", "found", "missed",
 ];
 
 /// One measurement.
@@ -86,6 +86,11 @@ pub fn show_lines(common: &Common, lines: &[Value]) -> Exit {
         Format::Json => lines.iter().for_each(print_line),
         Format::Text => say!("{}", table(lines)),
     }
+    judge(lines)
+}
+
+/// Failed if one of these measurements, which have been printed, has a wrong result.
+pub fn judge(lines: &[Value]) -> Exit {
     let wrong: Vec<String> = lines
         .iter()
         .filter(|line| line["ok"] != true)
