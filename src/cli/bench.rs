@@ -5,6 +5,7 @@
 
 mod allreduce;
 mod child;
+mod clock;
 mod codec;
 mod compress;
 mod congestion;
@@ -44,6 +45,8 @@ enum What {
     Link(link::Link),
     /// What congestion laws make of simulated paths, in virtual time: how full, how long the queue, how fair.
     Congestion(congestion::Congestion),
+    /// What a node knows of a peer's clock, beside the truth, and what that costs.
+    Clock(clock::Clock),
     /// How two nodes come to trust each other: time, processor time and bytes of a handshake, beside TCP with TLS.
     Handshake(handshake::Handshake),
     /// What it costs to tell an actor something and to ask it, beside actix alone and a bare channel.
@@ -63,6 +66,7 @@ impl Bench {
             What::Compress(compress) => compress.run(common),
             What::Link(link) => link.run(common),
             What::Congestion(congestion) => congestion.run(common),
+            What::Clock(clock) => clock.run(common),
             What::Handshake(handshake) => handshake.run(common),
             What::Mailbox(mailbox) => mailbox.run(common),
             What::Learn(learn) => learn.run(common),

@@ -173,6 +173,39 @@ fn delay_gradient_fills_paths_with_a_short_queue_and_shares_them() {
     assert!(new.is_empty(), "{new:#?}");
 }
 
+/// Two processes whose clocks began at different times: what is stated is held against the truth after each exchange, and must be within its bound.
+#[test]
+fn what_a_node_states_of_a_peers_clock_is_within_its_bound_of_the_truth() {
+    let workspace = Workspace::new("");
+    let command = "bench clock --seconds 1 --every-ms 20";
+    let output = workspace.run(command).expect(0);
+    let lines: Vec<Value> = output
+        .lines
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let peers: Vec<_> = lines.iter().map(|line| &line["peer"]).collect();
+    assert_eq!(peers, ["tombolo", "last-exchange"]);
+    for line in &lines {
+        assert!(FIELDS.iter().all(|field| !line[field].is_null()), "{line}");
+        assert_eq!(
+            (&line["group"], &line["ok"]),
+            (&"clock".into(), &true.into())
+        );
+        assert!(line["exchanges"].as_u64().unwrap() > 1, "{line}");
+        // A heartbeat has 44 bytes.
+        assert!(line["bytes"].as_u64().unwrap() > 44, "{line}");
+    }
+    let bound = lines[0]["bound_last_s"].as_f64().unwrap();
+    assert!(bound > 0.0 && bound < 1.0, "{}", lines[0]);
+    let output = workspace.run("bench clock --every-ms 5").expect(2);
+    assert!(
+        output
+            .errors()
+            .contains("--every-ms 5: expected 10 to 5000")
+    );
+}
+
 /// All ranks are processes, and each looks at every element of its own before anything is measured.
 #[test]
 fn an_all_reduce_among_processes_is_right_in_every_shape_and_type() {
