@@ -151,7 +151,7 @@ fn delay_gradient_fills_paths_with_a_short_queue_and_shares_them() {
     assert!(output.status.success(), "{output:#?}");
     let text = String::from_utf8(output.stdout).unwrap();
     let lines = checked(text.lines(), "congestion");
-    lines.iter().for_each(|line| println!("{line}"));
+    told(&lines).iter().for_each(|line| println!("{line}"));
     let number = |line: &Value, name: &str| line[name].as_f64().unwrap();
     for line in &lines {
         let share = number(line, "share");
@@ -161,6 +161,8 @@ fn delay_gradient_fills_paths_with_a_short_queue_and_shares_them() {
     if asked.is_some() {
         return;
     }
+    let missing = told(&lines).iter().any(|line| line["share"].is_null());
+    assert!(!missing, "{text}");
     // Three laws over six paths; ours beside three flows, and cubic beside one; two incasts.
     assert_eq!(lines.len(), 6 * 3 + 3 + 1 + 2 * 3, "{text}");
     let missed = lines.iter().filter(|line| line["meets"] == false);
@@ -171,6 +173,39 @@ fn delay_gradient_fills_paths_with_a_short_queue_and_shares_them() {
     };
     let new: Vec<_> = missed.iter().filter(|line| !is_open(line)).collect();
     assert!(new.is_empty(), "{new:#?}");
+}
+
+/// One line a case: what ours had beside the others.
+fn told(lines: &[Value]) -> Vec<Value> {
+    let of = |case: &Value, peer: &str, name: &str| {
+        let mut found = lines.iter().filter(|line| line["case"] == *case);
+        let found = found.find(|line| line["peer"] == peer);
+        found.map_or(Value::Null, |line| line[name].clone())
+    };
+    let ours = lines.iter().filter(|line| line["peer"] == "tombolo");
+    let told = ours.map(|line| {
+        let case = &line["case"];
+        let mut told =
+            serde_json::json!({ "case": case, "meets": line["meets"], "missed": line["missed"] });
+        let is_pair = line["jain"].is_number();
+        let names: &[&str] = match is_pair {
+            true => &["share", "share_least", "share_other", "jain"],
+            false => &["share", "queue_ms", "dropped"],
+        };
+        for name in names {
+            told[name] = line[name].clone();
+            for peer in ["cubic", "bbr"] {
+                if !is_pair {
+                    told[format!("{name}_{peer}")] = of(case, peer, name);
+                } else if peer == "cubic" && *name == "share" {
+                    // Of cubic where ours is: beside BBR.
+                    told["share_of_cubic_there"] = of(case, peer, name);
+                }
+            }
+        }
+        told
+    });
+    told.collect()
 }
 
 /// Two processes whose clocks began at different times: what is stated is held against the truth after each exchange, and must be within its bound.
