@@ -3,6 +3,7 @@
 //! A path has one queue, and all flows that are opened here share it. A flow is one connection whose stream carries as much as is asked of
 //! it; it is measured by what has arrived at the other end. Windows are so large that only the law limits it.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -30,6 +31,9 @@ const TOPOLOGY: &str = "[federation]\nname = \"flows\"\n\
 
 /// How often arrivals are looked at.
 const LOOK: Duration = Duration::from_millis(1);
+
+/// A flow of which nothing has arrived for so long will not end.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Bytes that one write hands to quinn.
 const BLOCK: usize = 64 << 10;
@@ -59,6 +63,7 @@ pub struct Flows {
     to: NodeId,
     /// Bytes that arrived, by flow in the order in which they were opened.
     arrived: Vec<Arc<AtomicU64>>,
+    open: RefCell<Vec<Connection>>,
 }
 
 impl Flows {
@@ -117,6 +122,7 @@ impl Flows {
             identity: from,
             plan,
             arrived,
+            open: RefCell::default(),
         })
     }
 
@@ -133,7 +139,9 @@ impl Flows {
         let address = addresses.first().copied();
         let address = address.ok_or_else(|| io::Error::other("nobody listens"))?;
         let connecting = endpoint.connect_with(config, address, &name);
-        Ok(Flow(connecting.map_err(io::Error::other)?.await?))
+        let connection = connecting.map_err(io::Error::other)?.await?;
+        self.open.borrow_mut().push(connection.clone());
+        Ok(Flow(connection))
     }
 
     /// Bytes of a flow that have arrived.
@@ -142,10 +150,32 @@ impl Flows {
     }
 
     /// Waits until so many bytes of a flow have arrived.
-    pub async fn until(&self, flow: usize, bytes: u64) {
-        while self.arrived(flow) < bytes {
+    ///
+    /// # Errors
+    /// Nothing has arrived for long, and why if that is known.
+    pub async fn until(&self, flow: usize, bytes: u64) -> io::Result<()> {
+        let (mut seen, mut since) = (0, self.now());
+        loop {
+            let arrived = self.arrived(flow);
+            if arrived >= bytes {
+                return Ok(());
+            }
+            if arrived > seen {
+                (seen, since) = (arrived, self.now());
+            } else if self.now() - since > PATIENCE {
+                return Err(self.stalled(flow, arrived, bytes));
+            }
             self.sleep(LOOK).await;
         }
+    }
+
+    fn stalled(&self, flow: usize, arrived: u64, bytes: u64) -> io::Error {
+        let open = self.open.borrow();
+        let closed = open.get(flow).and_then(Connection::close_reason);
+        let why = closed.map_or("it is open".to_owned(), |reason| reason.to_string());
+        io::Error::other(format!(
+            "of flow {flow}, {arrived} bytes of {bytes} have arrived, and nothing for {PATIENCE:?}: {why}"
+        ))
     }
 
     /// Waits, in virtual time.

@@ -241,6 +241,112 @@ fn what_a_node_states_of_a_peers_clock_is_within_its_bound_of_the_truth() {
     );
 }
 
+/// The lines of a command that may have several groups, and how many of each peer and case there are.
+fn several(command: &str) -> Vec<Value> {
+    let workspace = Workspace::new("");
+    let output = workspace.run(command).expect(0);
+    let lines: Vec<Value> = output
+        .lines
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    for line in &lines {
+        assert!(FIELDS.iter().all(|field| !line[field].is_null()), "{line}");
+        assert_eq!(line["ok"], true, "{line}");
+    }
+    let left = std::fs::read_dir(workspace.path()).unwrap().count();
+    assert_eq!(left, 1, "only the topology that the workspace came with");
+    lines
+}
+
+fn ways(lines: &[Value]) -> Vec<String> {
+    let text = |line: &Value, name: &str| line[name].as_str().unwrap().to_owned();
+    lines
+        .iter()
+        .map(|line| format!("{}: {}", text(line, "peer"), text(line, "case")))
+        .collect()
+}
+
+/// Stamps cross in order, and every buffer's last bytes are what its owner wrote in that turn.
+#[test]
+fn messages_and_buffers_cross_from_process_to_process_by_every_way() {
+    let lines = several("bench fabric --bytes 1000003 --messages 20 --repeat 2");
+    assert_eq!(
+        ways(&lines),
+        [
+            "quic: message, asleep",
+            "quic: buffer",
+            "tombolo: message, polled",
+            "tombolo: message, asleep",
+            "unix: message, polled",
+            "unix: message, asleep",
+            "tcp: message, polled",
+            "tcp: message, asleep",
+            "tombolo: buffer",
+            "tombolo: buffer, known",
+            "unix: buffer",
+            "tcp: buffer",
+        ]
+    );
+    for line in &lines {
+        let median = line["median_s"].as_f64().unwrap();
+        assert!(line["p99_s"].as_f64().unwrap() >= median, "{line}");
+    }
+    assert!(lines[8]["read_s"].as_f64().unwrap() <= lines[8]["max_s"].as_f64().unwrap());
+}
+
+/// Every byte of a first pass is looked at, and the sum of what comes out of a queue.
+#[test]
+fn a_file_and_numbers_pass_by_every_way_and_come_out_as_they_were() {
+    let lines = several("bench copy --bytes 3000001 --items 20001 --repeat 2");
+    let (files, queues) = lines.split_at(5);
+    assert_eq!(
+        ways(files),
+        [
+            "read-write: file to socket",
+            "mmap: mapped memory to socket",
+            "sendfile: file to socket",
+            "splice: file to socket",
+            "tombolo: READ of shared memory",
+        ]
+    );
+    for line in files {
+        assert_eq!(line["group"], "copy");
+        assert!(line["copies"].as_u64().unwrap() >= 1, "{line}");
+        assert!(line["switches"].is_u64(), "{line}");
+    }
+    assert_eq!(queues.len(), 3 * 6);
+    for (index, line) in queues.iter().enumerate() {
+        assert_eq!(line["group"], "queue");
+        assert_eq!(line["n"], [1, 4, 16][index / 6], "{line}");
+        assert!(line["ns_each"].as_f64().unwrap() > 0.0, "{line}");
+    }
+}
+
+/// What was used before has its pages; rounds in a steady state make no memory of a tensor's size.
+#[test]
+fn pooled_memory_asks_the_system_for_no_pages_and_steady_rounds_make_no_slabs() {
+    let lines = several("bench pool --elements 1000000 --repeat 3 --rounds 3");
+    assert_eq!(lines.len(), 3 * 2 * 2 + 2 + 1);
+    let (pairs, rounds) = lines.split_at(lines.len() - 1);
+    for pair in pairs.chunks(2) {
+        let faults = |line: &Value| line["faults"].as_u64().unwrap();
+        assert_eq!(
+            (&pair[0]["peer"], &pair[1]["peer"]),
+            (&"fresh".into(), &"tombolo".into())
+        );
+        assert_eq!(pair[0]["case"], pair[1]["case"]);
+        // A thousand pages and more there; where the system gives huge ones, fewer.
+        assert!(faults(&pair[1]) <= faults(&pair[0]), "{pair:#?}");
+    }
+    assert!(
+        rounds[0]["slabs_taken"].as_u64().unwrap() > 0,
+        "{}",
+        rounds[0]
+    );
+    assert_eq!(rounds[0]["slabs_made"], 0, "{}", rounds[0]);
+}
+
 /// All ranks are processes, and each looks at every element of its own before anything is measured.
 #[test]
 fn an_all_reduce_among_processes_is_right_in_every_shape_and_type() {
@@ -353,6 +459,13 @@ fn people_get_a_table_and_what_cannot_be_is_refused_by_name() {
         ("bench train --nodes 22", "--nodes 22: expected 1 to 10"),
         ("bench codec --repeat 0", "--repeat 0: expected 1 to"),
         ("bench compress --elements 0", "--elements 0: expected 1 to"),
+        (
+            "bench congestion --only moon",
+            "no path has that in its name",
+        ),
+        ("bench fabric --bytes 0", "--bytes 0: expected 1 to"),
+        ("bench copy --items 0", "--items 0: expected 1 to"),
+        ("bench pool --rounds 0", "--rounds 0: expected 1 to"),
         ("bench handshake --repeat 0", "--repeat 0: expected 1 to"),
         ("bench learn --seeds 0", "--seeds 0: expected 1 to"),
     ] {

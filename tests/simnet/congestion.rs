@@ -30,7 +30,7 @@ fn jitter_and_a_shallow_queue_leave_a_delay_gradient_link_fast() {
             let flow = flows.open(ours()).await?;
             let began = flows.now();
             flow.send(bytes);
-            flows.until(0, bytes).await;
+            flows.until(0, bytes).await?;
             Ok(((flows.now() - began).as_secs_f64(), flows.statistics()))
         })
         .unwrap();
@@ -69,7 +69,7 @@ fn bursts_after_the_first_start_at_full_speed() {
         for burst in 1..=4 {
             let began = flows.now();
             flow.send(bytes);
-            flows.until(0, burst * bytes).await;
+            flows.until(0, burst * bytes).await?;
             spans.push((flows.now() - began).as_secs_f64());
             flows.sleep(Duration::from_secs(5)).await;
         }

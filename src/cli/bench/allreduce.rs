@@ -4,7 +4,7 @@
 //! anything is measured an all-reduce of known numbers is done and every element of every rank is looked at.
 
 mod limit;
-mod place;
+pub mod place;
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;

@@ -286,7 +286,7 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
 
 fn at(sorted: &[f64], share: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
-    let found = sorted.get((last as f64 * share) as usize);
+    let found = sorted.get((last as f64 * share).round() as usize);
     found.copied().unwrap_or_default()
 }
 

@@ -34,6 +34,9 @@ pub struct Congestion {
     /// Over paths of 1 Gbit/s as well.
     #[arg(long)]
     gigabit: bool,
+    /// Only paths whose names have this in them, and nothing of several flows.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -111,8 +114,12 @@ impl Found {
 impl Congestion {
     /// Measures.
     pub fn run(&self, common: &Common) -> Exit {
-        measure::run(common, Ok(()), || {
-            let cells = self.cells();
+        let cells = self.cells();
+        let checked = match (cells.is_empty(), &self.only) {
+            (true, Some(only)) => Err(format!("--only {only:?}: no path has that in its name")),
+            _ => Ok(()),
+        };
+        measure::run(common, checked, || {
             // It draws itself on a terminal only.
             let bar = ProgressBar::new(cells.len() as u64 + sharing::STEPS);
             let mut lines = Vec::new();
@@ -130,7 +137,9 @@ impl Congestion {
             for cell in cells {
                 show(cells::measure(cell)?);
             }
-            sharing::measure(&mut show)?;
+            if self.only.is_none() {
+                sharing::measure(&mut show)?;
+            }
             bar.finish_and_clear();
             if common.format == Format::Text {
                 say!("{}", table(&lines));
@@ -146,6 +155,9 @@ impl Congestion {
         };
         if self.gigabit {
             cells.extend(cells::matrix(&[1000]));
+        }
+        if let Some(only) = &self.only {
+            cells.retain(|cell| cell.name().contains(only.as_str()));
         }
         cells
     }

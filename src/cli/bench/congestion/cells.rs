@@ -67,9 +67,12 @@ struct Transfer {
 }
 
 pub fn measure(cell: Cell) -> io::Result<Vec<Found>> {
-    let ours = transfer(Peer::Ours, cell)?;
-    let cubic = transfer(Peer::Cubic, cell)?;
-    let bbr = transfer(Peer::Bbr, cell)?;
+    let named = |peer: Peer| {
+        let name = peer.name();
+        move |error: io::Error| io::Error::other(format!("{name}, {}: {error}", cell.name()))
+    };
+    let moved = |peer| transfer(peer, cell).map_err(named(peer));
+    let (ours, cubic, bbr) = (moved(Peer::Ours)?, moved(Peer::Cubic)?, moved(Peer::Bbr)?);
     let best = cubic.share.max(bbr.share);
     let queue_most = (bbr.queue_ms / 5.0).max(QUEUE_MOST);
     let mut found = cell.found(Peer::Ours, ours);
@@ -83,15 +86,19 @@ pub fn measure(cell: Cell) -> io::Result<Vec<Found>> {
 }
 
 impl Cell {
+    pub fn name(self) -> String {
+        format!(
+            "{} ms, {} % loss, {} Mbit/s",
+            self.round_trip_ms,
+            self.loss * 100.0,
+            self.megabits
+        )
+    }
+
     fn found(self, peer: Peer, transfer: Transfer) -> Found {
         Found {
             peer,
-            case: format!(
-                "{} ms, {} % loss, {} Mbit/s",
-                self.round_trip_ms,
-                self.loss * 100.0,
-                self.megabits
-            ),
+            case: self.name(),
             flows: 1,
             bytes: self.bytes,
             seconds: transfer.seconds,
@@ -113,7 +120,7 @@ fn transfer(peer: Peer, cell: Cell) -> io::Result<Transfer> {
             let flow = flows.open(peer.law()).await?;
             let began = flows.now();
             flow.send(cell.bytes);
-            flows.until(0, cell.bytes).await;
+            flows.until(0, cell.bytes).await?;
             Ok(((flows.now() - began).as_secs_f64(), flows.statistics()))
         })
     })?;

@@ -141,7 +141,7 @@ fn many(peer: Peer, round_trip_ms: u64) -> io::Result<Many> {
                 flow.send(MANY_BYTES);
             }
             for flow in 0..MANY {
-                flows.until(flow, MANY_BYTES).await;
+                flows.until(flow, MANY_BYTES).await?;
             }
             Ok(((flows.now() - began).as_secs_f64(), flows.statistics()))
         })
