@@ -124,11 +124,23 @@ _tombolo() {
             tombolo__subcmd__bench,allreduce)
                 cmd="tombolo__subcmd__bench__subcmd__allreduce"
                 ;;
+            tombolo__subcmd__bench,clock)
+                cmd="tombolo__subcmd__bench__subcmd__clock"
+                ;;
             tombolo__subcmd__bench,codec)
                 cmd="tombolo__subcmd__bench__subcmd__codec"
                 ;;
             tombolo__subcmd__bench,compress)
                 cmd="tombolo__subcmd__bench__subcmd__compress"
+                ;;
+            tombolo__subcmd__bench,congestion)
+                cmd="tombolo__subcmd__bench__subcmd__congestion"
+                ;;
+            tombolo__subcmd__bench,copy)
+                cmd="tombolo__subcmd__bench__subcmd__copy"
+                ;;
+            tombolo__subcmd__bench,fabric)
+                cmd="tombolo__subcmd__bench__subcmd__fabric"
                 ;;
             tombolo__subcmd__bench,handshake)
                 cmd="tombolo__subcmd__bench__subcmd__handshake"
@@ -145,6 +157,9 @@ _tombolo() {
             tombolo__subcmd__bench,mailbox)
                 cmd="tombolo__subcmd__bench__subcmd__mailbox"
                 ;;
+            tombolo__subcmd__bench,pool)
+                cmd="tombolo__subcmd__bench__subcmd__pool"
+                ;;
             tombolo__subcmd__bench,round)
                 cmd="tombolo__subcmd__bench__subcmd__round"
                 ;;
@@ -154,11 +169,23 @@ _tombolo() {
             tombolo__subcmd__bench__subcmd__help,allreduce)
                 cmd="tombolo__subcmd__bench__subcmd__help__subcmd__allreduce"
                 ;;
+            tombolo__subcmd__bench__subcmd__help,clock)
+                cmd="tombolo__subcmd__bench__subcmd__help__subcmd__clock"
+                ;;
             tombolo__subcmd__bench__subcmd__help,codec)
                 cmd="tombolo__subcmd__bench__subcmd__help__subcmd__codec"
                 ;;
             tombolo__subcmd__bench__subcmd__help,compress)
                 cmd="tombolo__subcmd__bench__subcmd__help__subcmd__compress"
+                ;;
+            tombolo__subcmd__bench__subcmd__help,congestion)
+                cmd="tombolo__subcmd__bench__subcmd__help__subcmd__congestion"
+                ;;
+            tombolo__subcmd__bench__subcmd__help,copy)
+                cmd="tombolo__subcmd__bench__subcmd__help__subcmd__copy"
+                ;;
+            tombolo__subcmd__bench__subcmd__help,fabric)
+                cmd="tombolo__subcmd__bench__subcmd__help__subcmd__fabric"
                 ;;
             tombolo__subcmd__bench__subcmd__help,handshake)
                 cmd="tombolo__subcmd__bench__subcmd__help__subcmd__handshake"
@@ -174,6 +201,9 @@ _tombolo() {
                 ;;
             tombolo__subcmd__bench__subcmd__help,mailbox)
                 cmd="tombolo__subcmd__bench__subcmd__help__subcmd__mailbox"
+                ;;
+            tombolo__subcmd__bench__subcmd__help,pool)
+                cmd="tombolo__subcmd__bench__subcmd__help__subcmd__pool"
                 ;;
             tombolo__subcmd__bench__subcmd__help,round)
                 cmd="tombolo__subcmd__bench__subcmd__help__subcmd__round"
@@ -373,11 +403,23 @@ _tombolo() {
             tombolo__subcmd__help__subcmd__bench,allreduce)
                 cmd="tombolo__subcmd__help__subcmd__bench__subcmd__allreduce"
                 ;;
+            tombolo__subcmd__help__subcmd__bench,clock)
+                cmd="tombolo__subcmd__help__subcmd__bench__subcmd__clock"
+                ;;
             tombolo__subcmd__help__subcmd__bench,codec)
                 cmd="tombolo__subcmd__help__subcmd__bench__subcmd__codec"
                 ;;
             tombolo__subcmd__help__subcmd__bench,compress)
                 cmd="tombolo__subcmd__help__subcmd__bench__subcmd__compress"
+                ;;
+            tombolo__subcmd__help__subcmd__bench,congestion)
+                cmd="tombolo__subcmd__help__subcmd__bench__subcmd__congestion"
+                ;;
+            tombolo__subcmd__help__subcmd__bench,copy)
+                cmd="tombolo__subcmd__help__subcmd__bench__subcmd__copy"
+                ;;
+            tombolo__subcmd__help__subcmd__bench,fabric)
+                cmd="tombolo__subcmd__help__subcmd__bench__subcmd__fabric"
                 ;;
             tombolo__subcmd__help__subcmd__bench,handshake)
                 cmd="tombolo__subcmd__help__subcmd__bench__subcmd__handshake"
@@ -390,6 +432,9 @@ _tombolo() {
                 ;;
             tombolo__subcmd__help__subcmd__bench,mailbox)
                 cmd="tombolo__subcmd__help__subcmd__bench__subcmd__mailbox"
+                ;;
+            tombolo__subcmd__help__subcmd__bench,pool)
+                cmd="tombolo__subcmd__help__subcmd__bench__subcmd__pool"
                 ;;
             tombolo__subcmd__help__subcmd__bench,round)
                 cmd="tombolo__subcmd__help__subcmd__bench__subcmd__round"
@@ -739,7 +784,7 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__bench)
-            opts="-h --state --format --help round allreduce train codec compress link handshake mailbox learn help"
+            opts="-h --state --format --help round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -792,6 +837,40 @@ _tombolo() {
                     return 0
                     ;;
                 --rank)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --child-of)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__clock)
+            opts="-h --seconds --every-ms --child-of --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --seconds)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --every-ms)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -874,6 +953,108 @@ _tombolo() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        tombolo__subcmd__bench__subcmd__congestion)
+            opts="-h --cells --gigabit --only --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --cells)
+                    COMPREPLY=($(compgen -W "ci all" -- "${cur}"))
+                    return 0
+                    ;;
+                --only)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__copy)
+            opts="-h --bytes --items --repeat --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --bytes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --items)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --repeat)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__fabric)
+            opts="-h --bytes --messages --repeat --child-of --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --bytes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --messages)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --repeat)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --child-of)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         tombolo__subcmd__bench__subcmd__handshake)
             opts="-h --repeat --state --format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -901,7 +1082,7 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__bench__subcmd__help)
-            opts="round allreduce train codec compress link handshake mailbox learn help"
+            opts="round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -915,6 +1096,20 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__bench__subcmd__help__subcmd__allreduce)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__help__subcmd__clock)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -943,6 +1138,48 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__bench__subcmd__help__subcmd__compress)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__help__subcmd__congestion)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__help__subcmd__copy)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__help__subcmd__fabric)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1013,6 +1250,20 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__bench__subcmd__help__subcmd__mailbox)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__help__subcmd__pool)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1126,6 +1377,40 @@ _tombolo() {
                     return 0
                     ;;
                 --repeat)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__pool)
+            opts="-h --elements --repeat --rounds --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --elements)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --repeat)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --rounds)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -2113,7 +2398,7 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__help__subcmd__bench)
-            opts="round allreduce train codec compress link handshake mailbox learn"
+            opts="round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2127,6 +2412,20 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__help__subcmd__bench__subcmd__allreduce)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__bench__subcmd__clock)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -2155,6 +2454,48 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__help__subcmd__bench__subcmd__compress)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__bench__subcmd__congestion)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__bench__subcmd__copy)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__bench__subcmd__fabric)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -2211,6 +2552,20 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__help__subcmd__bench__subcmd__mailbox)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__bench__subcmd__pool)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
