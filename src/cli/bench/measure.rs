@@ -13,6 +13,7 @@ use crate::cli::{Common, Exit, Format};
 /// Columns that are no numbers.
 const TEXTS: &[&str] = &[
     "group", "peer", "case", "study", "rule", "outer", "codec", "with", "claim", "found", "missed",
+    "failed",
 ];
 
 /// One measurement.

@@ -57,9 +57,11 @@ pub fn matrix(megabits: &[u64]) -> Vec<Cell> {
 }
 
 /// What was found of one transfer.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Transfer {
     seconds: f64,
+    /// Why it never ended, if it did not.
+    failed: Option<String>,
     share: f64,
     queue_ms: f64,
     dropped: f64,
@@ -67,20 +69,20 @@ struct Transfer {
 }
 
 pub fn measure(cell: Cell) -> io::Result<Vec<Found>> {
-    let named = |peer: Peer| {
-        let name = peer.name();
-        move |error: io::Error| io::Error::other(format!("{name}, {}: {error}", cell.name()))
-    };
-    let moved = |peer| transfer(peer, cell).map_err(named(peer));
-    let (ours, cubic, bbr) = (moved(Peer::Ours)?, moved(Peer::Cubic)?, moved(Peer::Bbr)?);
+    let (ours, cubic, bbr) = (
+        transfer(Peer::Ours, cell)?,
+        transfer(Peer::Cubic, cell)?,
+        transfer(Peer::Bbr, cell)?,
+    );
     let best = cubic.share.max(bbr.share);
     let queue_most = (bbr.queue_ms / 5.0).max(QUEUE_MOST);
-    let mut found = cell.found(Peer::Ours, ours);
-    found.aim([
+    let aims = [
         ("share", ours.share >= SHARE_LEAST),
         ("best of the others", ours.share >= BEST_LEAST * best),
         ("queue", ours.queue_ms <= queue_most),
-    ]);
+    ];
+    let mut found = cell.found(Peer::Ours, ours);
+    found.aim(aims);
     let others = [cell.found(Peer::Cubic, cubic), cell.found(Peer::Bbr, bbr)];
     Ok([found].into_iter().chain(others).collect())
 }
@@ -102,6 +104,7 @@ impl Cell {
             flows: 1,
             bytes: self.bytes,
             seconds: transfer.seconds,
+            failed: transfer.failed,
             cpu_s: transfer.cpu_s,
             more: fields(json!({
                 "share": rounded(transfer.share),
@@ -115,19 +118,22 @@ impl Cell {
 fn transfer(peer: Peer, cell: Cell) -> io::Result<Transfer> {
     let rate = cell.megabits * 1_000_000;
     let path = path(Duration::from_millis(cell.round_trip_ms), cell.loss, rate);
-    let ((seconds, seen), cpu_s) = timed(|| {
+    let ((seconds, failed, seen), cpu_s) = timed(|| {
         Flows::run(SEED, path, 1, move |flows| async move {
             let flow = flows.open(peer.law()).await?;
             let began = flows.now();
             flow.send(cell.bytes);
-            flows.until(0, cell.bytes).await?;
-            Ok(((flows.now() - began).as_secs_f64(), flows.statistics()))
+            let failed = flows.until(0, cell.bytes).await.err();
+            let seconds = (flows.now() - began).as_secs_f64();
+            Ok((seconds, failed, flows.statistics()))
         })
     })?;
     let (queue_ms, dropped) = queue(&seen);
+    let share = cell.bytes as f64 * 8.0 / seconds / rate as f64;
     Ok(Transfer {
         seconds,
-        share: cell.bytes as f64 * 8.0 / seconds / rate as f64,
+        share: if failed.is_none() { share } else { 0.0 },
+        failed: failed.map(|error| error.to_string()),
         queue_ms,
         dropped,
         cpu_s,

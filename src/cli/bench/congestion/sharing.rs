@@ -90,6 +90,7 @@ fn two(first: Peer, second: Peer) -> io::Result<Two> {
         flows: 2,
         bytes: starts.iter().map(|[_, bytes]| bytes).sum(),
         seconds: TWO_LOOKED_AT.as_secs_f64(),
+        failed: None,
         cpu_s,
         more: fields(json!({
             "share": rounded(share),
@@ -155,6 +156,7 @@ fn many(peer: Peer, round_trip_ms: u64) -> io::Result<Many> {
         flows: MANY,
         bytes,
         seconds,
+        failed: None,
         cpu_s,
         more: fields(json!({
             "share": rounded(share),
