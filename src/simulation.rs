@@ -37,6 +37,7 @@
 
 mod failure;
 mod fault;
+pub mod flows;
 mod inflict;
 mod invariant;
 pub mod plan;

@@ -23,8 +23,12 @@ impl Pool {
         let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let fitting = free.iter().position(|elements| elements.len() == len);
         let elements = fitting.map(|index| free.swap_remove(index));
+        TAKEN.fetch_add(1, Ordering::Relaxed);
         SlabMut(Memory {
-            elements: elements.unwrap_or_else(|| vec![0.0; len]),
+            elements: elements.unwrap_or_else(|| {
+                MADE.fetch_add(1, Ordering::Relaxed);
+                vec![0.0; len]
+            }),
             pool: self.clone(),
         })
     }
@@ -108,3 +112,23 @@ pub fn bytes_copied() -> u64 {
 }
 
 static COPIED: AtomicU64 = AtomicU64::new(0);
+
+/// What all pools of this process have given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Given {
+    /// Slabs in all.
+    pub taken: u64,
+    /// Those for which memory had to be allocated.
+    pub made: u64,
+}
+
+/// What all pools of this process have given so far.
+pub fn given() -> Given {
+    Given {
+        taken: TAKEN.load(Ordering::Relaxed),
+        made: MADE.load(Ordering::Relaxed),
+    }
+}
+
+static TAKEN: AtomicU64 = AtomicU64::new(0);
+static MADE: AtomicU64 = AtomicU64::new(0);

@@ -5,12 +5,18 @@
 
 mod allreduce;
 mod child;
+mod clock;
 mod codec;
 mod compress;
+mod congestion;
+mod copy;
+mod fabric;
+mod handshake;
 mod learn;
 mod link;
 mod mailbox;
 mod measure;
+mod pool;
 mod round;
 mod train;
 
@@ -40,6 +46,18 @@ enum What {
     Compress(compress::Compress),
     /// One large object over loopback QUIC, beside TCP with TLS and plain TCP.
     Link(link::Link),
+    /// What congestion laws make of simulated paths, in virtual time: how full, how long the queue, how fair.
+    Congestion(congestion::Congestion),
+    /// What a node knows of a peer's clock, beside the truth, and what that costs.
+    Clock(clock::Clock),
+    /// A small message and a buffer from process to process: over shared memory, sockets and QUIC.
+    Fabric(fabric::Fabric),
+    /// A file into a socket, by every way that the system has; and queues from thread to thread.
+    Copy(copy::Copy),
+    /// Fresh memory for tensors beside memory that was used before, and how much of it rounds need.
+    Pool(pool::Pool),
+    /// How two nodes come to trust each other: time, processor time and bytes of a handshake, beside TCP with TLS.
+    Handshake(handshake::Handshake),
     /// What it costs to tell an actor something and to ask it, beside actix alone and a bare channel.
     Mailbox(mailbox::Mailbox),
     /// What rules, codecs and retries do for a model: a study in virtual time.
@@ -56,6 +74,12 @@ impl Bench {
             What::Codec(codecs) => codecs.run(common),
             What::Compress(compress) => compress.run(common),
             What::Link(link) => link.run(common),
+            What::Congestion(congestion) => congestion.run(common),
+            What::Clock(clock) => clock.run(common),
+            What::Fabric(fabric) => fabric.run(common),
+            What::Copy(copy) => copy.run(common),
+            What::Pool(pool) => pool.run(common),
+            What::Handshake(handshake) => handshake.run(common),
             What::Mailbox(mailbox) => mailbox.run(common),
             What::Learn(learn) => learn.run(common),
         }

@@ -103,6 +103,252 @@ fn one_object_crosses_loopback_whole_by_every_way() {
     assert!((1200..=1452).contains(&packet(6)), "{}", lines[6]);
 }
 
+/// That the right ones met, and resumed where they should, is looked at by both ends; sizes tell the key exchange. Certificates travel only in full.
+#[test]
+fn handshakes_full_and_resumed_are_measured_with_what_they_put_on_the_wire() {
+    let workspace = Workspace::new("");
+    let output = workspace.run("bench handshake --repeat 3").expect(0);
+    let lines = measured(&output, "handshake");
+    let bytes = |peer: &str, case: &str| {
+        let found = lines
+            .iter()
+            .find(|line| line["peer"] == peer && line["case"] == case);
+        let found = found.unwrap_or_else(|| panic!("{peer} {case}: {lines:#?}"));
+        found["bytes"].as_u64().unwrap()
+    };
+    assert_eq!(lines.len(), 2 + 4 + 3);
+    assert!(
+        bytes("tombolo", "full, X25519MLKEM768")
+            > bytes("quinn", "full, X25519, not done by nodes")
+    );
+    for group in ["X25519MLKEM768", "X25519"] {
+        let full = bytes("tcp-rustls", &format!("full, {group}"));
+        let resumed = bytes("tcp-rustls", &format!("resumed, {group}"));
+        assert!(resumed + 500 < full, "{group}: {resumed} of {full}");
+    }
+    // 1184 bytes of a key there, and 1088 bytes of an answer.
+    let more = bytes("tcp-rustls", "full, X25519MLKEM768") - bytes("tcp-rustls", "full, X25519");
+    assert!((2200..2400).contains(&more), "{more}");
+    let left = std::fs::read_dir(workspace.path()).unwrap().count();
+    assert_eq!(left, 1, "only the topology that the workspace came with");
+}
+
+/// Aims that the law does not reach yet: BBR leaves nobody room who listens to loss, and eight starts at once overshoot a longer path.
+const OPEN: [&str; 2] = ["beside bbr", "incast, 60 ms"];
+
+/// Field fault: a fast link with a long round trip is filled. honk#120. Virtual time, so the figures are the same everywhere. Prints what it
+/// finds as lines of JSON, for `docs/RESULTS.md`: `TOMBOLO_CELLS=all` asks for every path, `TOMBOLO_CELLS="all --gigabit"` for those of 1 Gbit/s
+/// as well; a path where an aim is missed is told then, not failed for.
+#[test]
+fn delay_gradient_fills_paths_with_a_short_queue_and_shares_them() {
+    let asked = std::env::var("TOMBOLO_CELLS").ok();
+    let cells = asked.as_deref().unwrap_or("ci");
+    let output = Command::new(env!("CARGO_BIN_EXE_tombolo"))
+        .args(["bench", "congestion", "--format", "json", "--cells"])
+        .args(cells.split_whitespace())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let parsed = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    let lines: Vec<Value> = parsed.collect();
+    told(&lines).iter().for_each(|line| println!("{line}"));
+    let number = |line: &Value, name: &str| line[name].as_f64().unwrap();
+    for line in lines.iter().filter(|line| line["ok"] == true) {
+        let share = number(line, "share");
+        assert!(share > 0.0 && share <= 1.0, "{line}");
+        assert_eq!(line["meets"].is_boolean(), line["peer"] == "tombolo");
+    }
+    if asked.is_some() {
+        return;
+    }
+    assert!(output.status.success(), "{text}");
+    checked(text.lines(), "congestion");
+    let missing = told(&lines).iter().any(|line| line["share"].is_null());
+    assert!(!missing, "{text}");
+    // Three laws over six paths; ours beside three flows, and cubic beside one; two incasts.
+    assert_eq!(lines.len(), 6 * 3 + 3 + 1 + 2 * 3, "{text}");
+    let missed = lines.iter().filter(|line| line["meets"] == false);
+    let missed: Vec<&Value> = missed.collect();
+    let is_open = |line: &&&Value| {
+        let case = line["case"].as_str().unwrap();
+        OPEN.iter().any(|open| case.starts_with(open))
+    };
+    let new: Vec<_> = missed.iter().filter(|line| !is_open(line)).collect();
+    assert!(new.is_empty(), "{new:#?}");
+}
+
+/// One line a case: what ours had beside the others.
+fn told(lines: &[Value]) -> Vec<Value> {
+    let of = |case: &Value, peer: &str, name: &str| {
+        let mut found = lines.iter().filter(|line| line["case"] == *case);
+        let found = found.find(|line| line["peer"] == peer);
+        found.map_or(Value::Null, |line| line[name].clone())
+    };
+    let ours = lines.iter().filter(|line| line["peer"] == "tombolo");
+    let told = ours.map(|line| {
+        let case = &line["case"];
+        let mut told =
+            serde_json::json!({ "case": case, "meets": line["meets"], "missed": line["missed"] });
+        let is_pair = line["jain"].is_number();
+        let names: &[&str] = match is_pair {
+            true => &["share", "share_least", "share_other", "jain"],
+            false => &["share", "queue_ms", "dropped"],
+        };
+        for name in names {
+            told[name] = line[name].clone();
+            for peer in ["cubic", "bbr"] {
+                if !is_pair {
+                    told[format!("{name}_{peer}")] = of(case, peer, name);
+                } else if peer == "cubic" && *name == "share" {
+                    // Of cubic where ours is: beside BBR.
+                    told["share_of_cubic_there"] = of(case, peer, name);
+                }
+            }
+        }
+        told
+    });
+    told.collect()
+}
+
+/// Two processes whose clocks began at different times: what is stated is held against the truth after each exchange, and must be within its bound.
+#[test]
+fn what_a_node_states_of_a_peers_clock_is_within_its_bound_of_the_truth() {
+    let workspace = Workspace::new("");
+    let command = "bench clock --seconds 1 --every-ms 20";
+    let output = workspace.run(command).expect(0);
+    let lines: Vec<Value> = output
+        .lines
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let peers: Vec<_> = lines.iter().map(|line| &line["peer"]).collect();
+    assert_eq!(peers, ["tombolo", "last-exchange"]);
+    for line in &lines {
+        assert!(FIELDS.iter().all(|field| !line[field].is_null()), "{line}");
+        assert_eq!(
+            (&line["group"], &line["ok"]),
+            (&"clock".into(), &true.into())
+        );
+        assert!(line["exchanges"].as_u64().unwrap() > 1, "{line}");
+        // A heartbeat has 44 bytes.
+        assert!(line["bytes"].as_u64().unwrap() > 44, "{line}");
+    }
+    let bound = lines[0]["bound_last_s"].as_f64().unwrap();
+    assert!(bound > 0.0 && bound < 1.0, "{}", lines[0]);
+    let output = workspace.run("bench clock --every-ms 5").expect(2);
+    assert!(
+        output
+            .errors()
+            .contains("--every-ms 5: expected 10 to 5000")
+    );
+}
+
+/// The lines of a command that may have several groups, and how many of each peer and case there are.
+fn several(command: &str) -> Vec<Value> {
+    let workspace = Workspace::new("");
+    let output = workspace.run(command).expect(0);
+    let lines: Vec<Value> = output
+        .lines
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    for line in &lines {
+        assert!(FIELDS.iter().all(|field| !line[field].is_null()), "{line}");
+        assert_eq!(line["ok"], true, "{line}");
+    }
+    let left = std::fs::read_dir(workspace.path()).unwrap().count();
+    assert_eq!(left, 1, "only the topology that the workspace came with");
+    lines
+}
+
+fn ways(lines: &[Value]) -> Vec<String> {
+    let text = |line: &Value, name: &str| line[name].as_str().unwrap().to_owned();
+    lines
+        .iter()
+        .map(|line| format!("{}: {}", text(line, "peer"), text(line, "case")))
+        .collect()
+}
+
+/// Stamps cross in order, and every buffer's last bytes are what its owner wrote in that turn.
+#[test]
+fn messages_and_buffers_cross_from_process_to_process_by_every_way() {
+    let lines = several("bench fabric --bytes 1000003 --messages 20 --repeat 2");
+    assert_eq!(
+        ways(&lines),
+        [
+            "quic: message, asleep",
+            "quic: buffer",
+            "tombolo: message, polled",
+            "tombolo: message, asleep",
+            "unix: message, polled",
+            "unix: message, asleep",
+            "tcp: message, polled",
+            "tcp: message, asleep",
+            "tombolo: buffer",
+            "tombolo: buffer, known",
+            "unix: buffer",
+            "tcp: buffer",
+        ]
+    );
+    for line in &lines {
+        let median = line["median_s"].as_f64().unwrap();
+        assert!(line["p99_s"].as_f64().unwrap() >= median, "{line}");
+    }
+    assert!(lines[8]["read_s"].as_f64().unwrap() <= lines[8]["max_s"].as_f64().unwrap());
+}
+
+/// Every byte of a first pass is looked at, and the sum of what comes out of a queue.
+#[test]
+fn a_file_and_numbers_pass_by_every_way_and_come_out_as_they_were() {
+    let lines = several("bench copy --bytes 3000001 --items 20001 --repeat 2");
+    let (files, queues) = lines.split_at(5);
+    assert_eq!(
+        ways(files),
+        [
+            "read-write: file to socket",
+            "mmap: mapped memory to socket",
+            "sendfile: file to socket",
+            "splice: file to socket",
+            "tombolo: READ of shared memory",
+        ]
+    );
+    for line in files {
+        assert_eq!(line["group"], "copy");
+        assert!(line["copies"].as_u64().unwrap() >= 1, "{line}");
+        assert!(line["switches"].is_u64(), "{line}");
+    }
+    assert_eq!(queues.len(), 3 * 6);
+    for (index, line) in queues.iter().enumerate() {
+        assert_eq!(line["group"], "queue");
+        assert_eq!(line["n"], [1, 4, 16][index / 6], "{line}");
+        assert!(line["ns_each"].as_f64().unwrap() > 0.0, "{line}");
+    }
+}
+
+/// What was used before has its pages; rounds in a steady state make no memory of a tensor's size.
+#[test]
+fn pooled_memory_asks_the_system_for_no_pages_and_steady_rounds_make_no_slabs() {
+    let lines = several("bench pool --elements 1000000 --repeat 3 --rounds 3");
+    assert_eq!(lines.len(), 3 * 2 * 2 + 2 + 1);
+    let (pairs, rounds) = lines.split_at(lines.len() - 1);
+    for pair in pairs.chunks(2) {
+        let faults = |line: &Value| line["faults"].as_u64().unwrap();
+        assert_eq!(
+            (&pair[0]["peer"], &pair[1]["peer"]),
+            (&"fresh".into(), &"tombolo".into())
+        );
+        assert_eq!(pair[0]["case"], pair[1]["case"]);
+        // A thousand pages and more there; where the system gives huge ones, fewer.
+        assert!(faults(&pair[1]) <= faults(&pair[0]), "{pair:#?}");
+    }
+    assert!(
+        rounds[0]["slabs_taken"].as_u64().unwrap() > 0,
+        "{}",
+        rounds[0]
+    );
+    assert_eq!(rounds[0]["slabs_made"], 0, "{}", rounds[0]);
+}
+
 /// All ranks are processes, and each looks at every element of its own before anything is measured.
 #[test]
 fn an_all_reduce_among_processes_is_right_in_every_shape_and_type() {
@@ -215,6 +461,14 @@ fn people_get_a_table_and_what_cannot_be_is_refused_by_name() {
         ("bench train --nodes 22", "--nodes 22: expected 1 to 10"),
         ("bench codec --repeat 0", "--repeat 0: expected 1 to"),
         ("bench compress --elements 0", "--elements 0: expected 1 to"),
+        (
+            "bench congestion --only moon",
+            "no path has that in its name",
+        ),
+        ("bench fabric --bytes 0", "--bytes 0: expected 1 to"),
+        ("bench copy --items 0", "--items 0: expected 1 to"),
+        ("bench pool --rounds 0", "--rounds 0: expected 1 to"),
+        ("bench handshake --repeat 0", "--repeat 0: expected 1 to"),
         ("bench learn --seeds 0", "--seeds 0: expected 1 to"),
     ] {
         let output = workspace.run(command).expect(2);

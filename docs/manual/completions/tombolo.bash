@@ -127,11 +127,26 @@ _tombolo() {
             tombolo__subcmd__bench,allreduce)
                 cmd="tombolo__subcmd__bench__subcmd__allreduce"
                 ;;
+            tombolo__subcmd__bench,clock)
+                cmd="tombolo__subcmd__bench__subcmd__clock"
+                ;;
             tombolo__subcmd__bench,codec)
                 cmd="tombolo__subcmd__bench__subcmd__codec"
                 ;;
             tombolo__subcmd__bench,compress)
                 cmd="tombolo__subcmd__bench__subcmd__compress"
+                ;;
+            tombolo__subcmd__bench,congestion)
+                cmd="tombolo__subcmd__bench__subcmd__congestion"
+                ;;
+            tombolo__subcmd__bench,copy)
+                cmd="tombolo__subcmd__bench__subcmd__copy"
+                ;;
+            tombolo__subcmd__bench,fabric)
+                cmd="tombolo__subcmd__bench__subcmd__fabric"
+                ;;
+            tombolo__subcmd__bench,handshake)
+                cmd="tombolo__subcmd__bench__subcmd__handshake"
                 ;;
             tombolo__subcmd__bench,help)
                 cmd="tombolo__subcmd__bench__subcmd__help"
@@ -145,6 +160,9 @@ _tombolo() {
             tombolo__subcmd__bench,mailbox)
                 cmd="tombolo__subcmd__bench__subcmd__mailbox"
                 ;;
+            tombolo__subcmd__bench,pool)
+                cmd="tombolo__subcmd__bench__subcmd__pool"
+                ;;
             tombolo__subcmd__bench,round)
                 cmd="tombolo__subcmd__bench__subcmd__round"
                 ;;
@@ -154,11 +172,26 @@ _tombolo() {
             tombolo__subcmd__bench__subcmd__help,allreduce)
                 cmd="tombolo__subcmd__bench__subcmd__help__subcmd__allreduce"
                 ;;
+            tombolo__subcmd__bench__subcmd__help,clock)
+                cmd="tombolo__subcmd__bench__subcmd__help__subcmd__clock"
+                ;;
             tombolo__subcmd__bench__subcmd__help,codec)
                 cmd="tombolo__subcmd__bench__subcmd__help__subcmd__codec"
                 ;;
             tombolo__subcmd__bench__subcmd__help,compress)
                 cmd="tombolo__subcmd__bench__subcmd__help__subcmd__compress"
+                ;;
+            tombolo__subcmd__bench__subcmd__help,congestion)
+                cmd="tombolo__subcmd__bench__subcmd__help__subcmd__congestion"
+                ;;
+            tombolo__subcmd__bench__subcmd__help,copy)
+                cmd="tombolo__subcmd__bench__subcmd__help__subcmd__copy"
+                ;;
+            tombolo__subcmd__bench__subcmd__help,fabric)
+                cmd="tombolo__subcmd__bench__subcmd__help__subcmd__fabric"
+                ;;
+            tombolo__subcmd__bench__subcmd__help,handshake)
+                cmd="tombolo__subcmd__bench__subcmd__help__subcmd__handshake"
                 ;;
             tombolo__subcmd__bench__subcmd__help,help)
                 cmd="tombolo__subcmd__bench__subcmd__help__subcmd__help"
@@ -171,6 +204,9 @@ _tombolo() {
                 ;;
             tombolo__subcmd__bench__subcmd__help,mailbox)
                 cmd="tombolo__subcmd__bench__subcmd__help__subcmd__mailbox"
+                ;;
+            tombolo__subcmd__bench__subcmd__help,pool)
+                cmd="tombolo__subcmd__bench__subcmd__help__subcmd__pool"
                 ;;
             tombolo__subcmd__bench__subcmd__help,round)
                 cmd="tombolo__subcmd__bench__subcmd__help__subcmd__round"
@@ -373,11 +409,26 @@ _tombolo() {
             tombolo__subcmd__help__subcmd__bench,allreduce)
                 cmd="tombolo__subcmd__help__subcmd__bench__subcmd__allreduce"
                 ;;
+            tombolo__subcmd__help__subcmd__bench,clock)
+                cmd="tombolo__subcmd__help__subcmd__bench__subcmd__clock"
+                ;;
             tombolo__subcmd__help__subcmd__bench,codec)
                 cmd="tombolo__subcmd__help__subcmd__bench__subcmd__codec"
                 ;;
             tombolo__subcmd__help__subcmd__bench,compress)
                 cmd="tombolo__subcmd__help__subcmd__bench__subcmd__compress"
+                ;;
+            tombolo__subcmd__help__subcmd__bench,congestion)
+                cmd="tombolo__subcmd__help__subcmd__bench__subcmd__congestion"
+                ;;
+            tombolo__subcmd__help__subcmd__bench,copy)
+                cmd="tombolo__subcmd__help__subcmd__bench__subcmd__copy"
+                ;;
+            tombolo__subcmd__help__subcmd__bench,fabric)
+                cmd="tombolo__subcmd__help__subcmd__bench__subcmd__fabric"
+                ;;
+            tombolo__subcmd__help__subcmd__bench,handshake)
+                cmd="tombolo__subcmd__help__subcmd__bench__subcmd__handshake"
                 ;;
             tombolo__subcmd__help__subcmd__bench,learn)
                 cmd="tombolo__subcmd__help__subcmd__bench__subcmd__learn"
@@ -387,6 +438,9 @@ _tombolo() {
                 ;;
             tombolo__subcmd__help__subcmd__bench,mailbox)
                 cmd="tombolo__subcmd__help__subcmd__bench__subcmd__mailbox"
+                ;;
+            tombolo__subcmd__help__subcmd__bench,pool)
+                cmd="tombolo__subcmd__help__subcmd__bench__subcmd__pool"
                 ;;
             tombolo__subcmd__help__subcmd__bench,round)
                 cmd="tombolo__subcmd__help__subcmd__bench__subcmd__round"
@@ -736,7 +790,7 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__bench)
-            opts="-h --state --format --help round allreduce train codec compress link mailbox learn help"
+            opts="-h --state --format --help round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -789,6 +843,40 @@ _tombolo() {
                     return 0
                     ;;
                 --rank)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --child-of)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__clock)
+            opts="-h --seconds --every-ms --child-of --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --seconds)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --every-ms)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -871,8 +959,136 @@ _tombolo() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        tombolo__subcmd__bench__subcmd__congestion)
+            opts="-h --cells --gigabit --only --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --cells)
+                    COMPREPLY=($(compgen -W "ci all" -- "${cur}"))
+                    return 0
+                    ;;
+                --only)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__copy)
+            opts="-h --bytes --items --repeat --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --bytes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --items)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --repeat)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__fabric)
+            opts="-h --bytes --messages --repeat --child-of --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --bytes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --messages)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --repeat)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --child-of)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__handshake)
+            opts="-h --repeat --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --repeat)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         tombolo__subcmd__bench__subcmd__help)
-            opts="round allreduce train codec compress link mailbox learn help"
+            opts="round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -886,6 +1102,20 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__bench__subcmd__help__subcmd__allreduce)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__help__subcmd__clock)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -914,6 +1144,62 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__bench__subcmd__help__subcmd__compress)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__help__subcmd__congestion)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__help__subcmd__copy)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__help__subcmd__fabric)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__help__subcmd__handshake)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -970,6 +1256,20 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__bench__subcmd__help__subcmd__mailbox)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__help__subcmd__pool)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1083,6 +1383,40 @@ _tombolo() {
                     return 0
                     ;;
                 --repeat)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__bench__subcmd__pool)
+            opts="-h --elements --repeat --rounds --state --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --elements)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --repeat)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --rounds)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -2070,7 +2404,7 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__help__subcmd__bench)
-            opts="round allreduce train codec compress link mailbox learn"
+            opts="round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2084,6 +2418,20 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__help__subcmd__bench__subcmd__allreduce)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__bench__subcmd__clock)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -2112,6 +2460,62 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__help__subcmd__bench__subcmd__compress)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__bench__subcmd__congestion)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__bench__subcmd__copy)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__bench__subcmd__fabric)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__bench__subcmd__handshake)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -2154,6 +2558,20 @@ _tombolo() {
             return 0
             ;;
         tombolo__subcmd__help__subcmd__bench__subcmd__mailbox)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tombolo__subcmd__help__subcmd__bench__subcmd__pool)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

@@ -332,19 +332,25 @@ json\t'One JSON object a line'"
 complete -c tombolo -n "__fish_tombolo_using_subcommand policy; and __fish_seen_subcommand_from explain" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c tombolo -n "__fish_tombolo_using_subcommand policy; and __fish_seen_subcommand_from help" -f -a "explain" -d 'Who may do what at which site, by which rule and why'
 complete -c tombolo -n "__fish_tombolo_using_subcommand policy; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
 json\t'One JSON object a line'"
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -f -a "round" -d 'Rounds of a federation that does no training, over loopback QUIC and TLS'
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -f -a "allreduce" -d 'Collectives of step mode among processes of this machine, beside plain loops over one memory'
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -f -a "train" -d 'A federation that trains: samples a second beside plain loops, and where the time of a round goes'
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -f -a "codec" -d 'Codecs of contributions: encoding, decoding, error feedback'
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -f -a "compress" -d 'Lossless methods on updates as they are, in half precision and sparse: ratio and speed'
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -f -a "link" -d 'One large object over loopback QUIC, beside TCP with TLS and plain TCP'
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -f -a "mailbox" -d 'What it costs to tell an actor something and to ask it, beside actix alone and a bare channel'
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -f -a "learn" -d 'What rules, codecs and retries do for a model: a study in virtual time'
-complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link mailbox learn help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help" -f -a "round" -d 'Rounds of a federation that does no training, over loopback QUIC and TLS'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help" -f -a "allreduce" -d 'Collectives of step mode among processes of this machine, beside plain loops over one memory'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help" -f -a "train" -d 'A federation that trains: samples a second beside plain loops, and where the time of a round goes'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help" -f -a "codec" -d 'Codecs of contributions: encoding, decoding, error feedback'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help" -f -a "compress" -d 'Lossless methods on updates as they are, in half precision and sparse: ratio and speed'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help" -f -a "link" -d 'One large object over loopback QUIC, beside TCP with TLS and plain TCP'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help" -f -a "congestion" -d 'What congestion laws make of simulated paths, in virtual time: how full, how long the queue, how fair'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help" -f -a "clock" -d 'What a node knows of a peer\'s clock, beside the truth, and what that costs'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help" -f -a "fabric" -d 'A small message and a buffer from process to process: over shared memory, sockets and QUIC'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help" -f -a "copy" -d 'A file into a socket, by every way that the system has; and queues from thread to thread'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help" -f -a "pool" -d 'Fresh memory for tensors beside memory that was used before, and how much of it rounds need'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help" -f -a "handshake" -d 'How two nodes come to trust each other: time, processor time and bytes of a handshake, beside TCP with TLS'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help" -f -a "mailbox" -d 'What it costs to tell an actor something and to ask it, beside actix alone and a bare channel'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help" -f -a "learn" -d 'What rules, codecs and retries do for a model: a study in virtual time'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and not __fish_seen_subcommand_from round allreduce train codec compress link congestion clock fabric copy pool handshake mailbox learn help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from round" -l nodes -d 'Nodes that contribute, each a domain of its own' -r
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from round" -l elements -d 'Numbers in the model, of four bytes each' -r
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from round" -l rounds -d 'Rounds that are measured; one before them is not' -r
@@ -398,6 +404,48 @@ complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_s
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from link" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
 json\t'One JSON object a line'"
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from link" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from congestion" -l cells -d 'Over which paths one object is moved' -r -f -a "ci\t'Six paths, and less than 100 MB where that takes long'
+all\t'20, 60, 150 and 300 ms, 0, 0.1 and 1 % loss, 5, 50 and 200 Mbit/s: 100 MB over each'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from congestion" -l only -d 'Only paths whose names have this in them, and nothing of several flows' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from congestion" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from congestion" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from congestion" -l gigabit -d 'Over paths of 1 Gbit/s as well'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from congestion" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from clock" -l seconds -d 'How long heartbeats are exchanged' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from clock" -l every-ms -d 'Milliseconds from heartbeat to heartbeat; nodes have 500 by default' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from clock" -l child-of -d 'Set by the measuring process, with which this one, the other node, ends: its input is closed then' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from clock" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from clock" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from clock" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from fabric" -l bytes -d 'Bytes of the buffer' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from fabric" -l messages -d 'Small messages of each kind' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from fabric" -l repeat -d 'How often a buffer is handed over' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from fabric" -l child-of -d 'Set by the process that sends, with which this one, which takes, ends. What it must know comes on standard input' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from fabric" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from fabric" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from fabric" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from copy" -l bytes -d 'Bytes of the file' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from copy" -l items -d 'Numbers that pass through a queue' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from copy" -l repeat -d 'How often each is measured; once before that it is not' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from copy" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from copy" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from copy" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from pool" -l elements -d 'Numbers of the largest tensor, and of the model' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from pool" -l repeat -d 'How often each is measured; once before that it is not' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from pool" -l rounds -d 'Rounds in a steady state' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from pool" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from pool" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from pool" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from handshake" -l repeat -d 'How often each handshake is measured; once before that it is not' -r
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from handshake" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from handshake" -l format -d 'How to print results: for people, or one JSON object a line' -r -f -a "text\t'For people'
+json\t'One JSON object a line'"
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from handshake" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from mailbox" -l tells -d 'Tells of one operation; questions are a tenth, requests a hundredth of that' -r
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from mailbox" -l repeat -d 'How often each operation is measured; once before that it is not' -r
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from mailbox" -l state -d 'Keep state in this folder instead of the topology\'s' -r -F
@@ -417,6 +465,12 @@ complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_s
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "codec" -d 'Codecs of contributions: encoding, decoding, error feedback'
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "compress" -d 'Lossless methods on updates as they are, in half precision and sparse: ratio and speed'
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "link" -d 'One large object over loopback QUIC, beside TCP with TLS and plain TCP'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "congestion" -d 'What congestion laws make of simulated paths, in virtual time: how full, how long the queue, how fair'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "clock" -d 'What a node knows of a peer\'s clock, beside the truth, and what that costs'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "fabric" -d 'A small message and a buffer from process to process: over shared memory, sockets and QUIC'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "copy" -d 'A file into a socket, by every way that the system has; and queues from thread to thread'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "pool" -d 'Fresh memory for tensors beside memory that was used before, and how much of it rounds need'
+complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "handshake" -d 'How two nodes come to trust each other: time, processor time and bytes of a handshake, beside TCP with TLS'
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "mailbox" -d 'What it costs to tell an actor something and to ask it, beside actix alone and a bare channel'
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "learn" -d 'What rules, codecs and retries do for a model: a study in virtual time'
 complete -c tombolo -n "__fish_tombolo_using_subcommand bench; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
@@ -483,5 +537,11 @@ complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_su
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "codec" -d 'Codecs of contributions: encoding, decoding, error feedback'
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "compress" -d 'Lossless methods on updates as they are, in half precision and sparse: ratio and speed'
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "link" -d 'One large object over loopback QUIC, beside TCP with TLS and plain TCP'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "congestion" -d 'What congestion laws make of simulated paths, in virtual time: how full, how long the queue, how fair'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "clock" -d 'What a node knows of a peer\'s clock, beside the truth, and what that costs'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "fabric" -d 'A small message and a buffer from process to process: over shared memory, sockets and QUIC'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "copy" -d 'A file into a socket, by every way that the system has; and queues from thread to thread'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "pool" -d 'Fresh memory for tensors beside memory that was used before, and how much of it rounds need'
+complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "handshake" -d 'How two nodes come to trust each other: time, processor time and bytes of a handshake, beside TCP with TLS'
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "mailbox" -d 'What it costs to tell an actor something and to ask it, beside actix alone and a bare channel'
 complete -c tombolo -n "__fish_tombolo_using_subcommand help; and __fish_seen_subcommand_from bench" -f -a "learn" -d 'What rules, codecs and retries do for a model: a study in virtual time'

@@ -4,7 +4,7 @@
 //! anything is measured an all-reduce of known numbers is done and every element of every rank is looked at.
 
 mod limit;
-mod place;
+pub mod place;
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -13,12 +13,11 @@ use std::time::Duration;
 
 use clap::Args;
 use half::{bf16, f16};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
 use super::child::{child, folder};
-use super::measure::{self, Measurement, now, show, within};
+use super::measure::{self, Measurement, now, own_cpu_seconds, show, within};
 use crate::cli::output::print_line;
 use crate::cli::{Common, Exit};
 use tombolo_actors::step::{Reduction, Shared, Step};
@@ -236,7 +235,7 @@ impl AllReduce {
         // What is measured must not overflow.
         memory.values()?.fill(T::zeroed());
         memory.reduce(&mut step)?;
-        let used = cpu_seconds();
+        let used = own_cpu_seconds();
         let mut seconds = Vec::new();
         for _ in 0..self.batches {
             let began = now();
@@ -246,7 +245,7 @@ impl AllReduce {
             seconds.push((now() - began).as_secs_f64() / self.per as f64);
         }
         let part = Part {
-            cpu_s: cpu_seconds() - used,
+            cpu_s: own_cpu_seconds() - used,
             right,
         };
         // Nobody leaves while another still works.
@@ -311,10 +310,4 @@ fn total(ranks: usize, at: usize) -> usize {
 
 fn name(rank: usize) -> String {
     format!("bench/{rank}")
-}
-
-/// Processor seconds of this process, finer than the system's table of processes has them.
-fn cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }

@@ -4,7 +4,7 @@
 //! at byte by byte in the first transfer, which is not measured; in those that are, only whether all of it came.
 
 pub mod quic;
-mod tcp;
+pub mod tcp;
 
 use std::io;
 
@@ -146,7 +146,7 @@ pub fn object(bytes: usize) -> bytes::Bytes {
 }
 
 /// Whether a piece is what stands there.
-fn is_right(piece: &[u8], at: usize, is_first: bool) -> bool {
+pub fn is_right(piece: &[u8], at: usize, is_first: bool) -> bool {
     match is_first {
         true => piece
             .iter()

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Instant;
 
 use comfy_table::{CellAlignment, Table, presets};
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
 
 use crate::cli::output::{bytes, complain, fail, print_line};
@@ -11,7 +12,8 @@ use crate::cli::{Common, Exit, Format};
 
 /// Columns that are no numbers.
 const TEXTS: &[&str] = &[
-    "group", "peer", "case", "study", "rule", "outer", "codec", "with", "claim", "found",
+    "group", "peer", "case", "study", "rule", "outer", "codec", "with", "claim", "found", "missed",
+    "failed",
 ];
 
 /// One measurement.
@@ -85,6 +87,11 @@ pub fn show_lines(common: &Common, lines: &[Value]) -> Exit {
         Format::Json => lines.iter().for_each(print_line),
         Format::Text => say!("{}", table(lines)),
     }
+    judge(lines)
+}
+
+/// Failed if one of these measurements, which have been printed, has a wrong result.
+pub fn judge(lines: &[Value]) -> Exit {
     let wrong: Vec<String> = lines
         .iter()
         .filter(|line| line["ok"] != true)
@@ -200,6 +207,12 @@ pub fn cpu_seconds(process: u32) -> io::Result<f64> {
     let ticks = fields.split_whitespace().skip(11).take(2);
     let ticks: u64 = ticks.filter_map(|field| field.parse::<u64>().ok()).sum();
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// Processor seconds of this process, finer than the system's table of processes has them.
+pub fn own_cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
 /// The most memory that this process has had, in bytes.

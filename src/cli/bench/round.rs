@@ -5,7 +5,7 @@
 //! listens. Training adds numbers that `f32` adds exactly, so that the model of each round is known beforehand.
 
 mod limit;
-mod trainer;
+pub mod trainer;
 
 use std::io;
 use std::path::Path;

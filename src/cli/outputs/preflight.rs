@@ -1,6 +1,6 @@
 //! The lines of `preflight`.
 
-use super::Kind::{Bool, Hash, List, Number, Object, Or, Text, Whole, Word};
+use super::Kind::{Number, Object, Text, Whole, Word};
 use super::{Output, is, line, may};
 
 const PREFLIGHT_WAY: &str = "From `from` to `to`: probes, came (of those), bits_per_s, flow_bytes and flow_us (what that was measured with), packet_bytes (the largest payload that gets through), black_holes, buffer_send and buffer_receive (bytes granted to the sockets).";

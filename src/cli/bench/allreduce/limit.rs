@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::{cpu_seconds, number, place, total};
+use super::{number, own_cpu_seconds, place, total};
 use crate::cli::bench::measure::now;
 
 /// Elements that are added at a time: they stay in the nearest cache.
@@ -87,7 +87,7 @@ fn take_part(
         values.fill(0.0);
     }
     meeting.meet();
-    let used = cpu_seconds();
+    let used = own_cpu_seconds();
     let mut seconds = Vec::new();
     for _ in 0..asked.batches {
         let began = now();
@@ -98,7 +98,7 @@ fn take_part(
         }
         seconds.push((now() - began).as_secs_f64() / asked.per as f64);
     }
-    (seconds, cpu_seconds() - used)
+    (seconds, own_cpu_seconds() - used)
 }
 
 /// Puts the sum of all buffers' parts into each.

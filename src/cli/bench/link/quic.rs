@@ -14,7 +14,7 @@ use tokio::sync::mpsc as signals;
 
 use super::{Path, Taken, is_right};
 use tombolo::actors::env::{Class, Env};
-use tombolo::actors::identity::Purpose;
+use tombolo::actors::identity::{Identity, Purpose};
 use tombolo::actors::quic;
 use tombolo::identity::NodeIdentity;
 use tombolo::topology;
@@ -23,7 +23,7 @@ use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
 
 /// Two domains, so that the link is one between sites.
-const TOPOLOGY: &str = "[federation]\nname = \"bench\"\n\
+pub const TOPOLOGY: &str = "[federation]\nname = \"bench\"\n\
     [[domain]]\nname = \"from\"\nnodes = [\"gate\"]\n\
     [[domain]]\nname = \"to\"\nnodes = [\"gate\"]\n";
 
@@ -119,23 +119,30 @@ impl Drop for Quic {
 }
 
 /// One node, without the actors that would use its endpoint.
-struct End {
-    node: NodeId,
+pub struct End {
+    pub node: NodeId,
     world: World,
-    env: Arc<dyn Env>,
-    identity: Arc<dyn tombolo::actors::identity::Identity>,
-    endpoint: Endpoint,
+    pub env: Arc<dyn Env>,
+    pub identity: Arc<dyn Identity>,
+    pub endpoint: Endpoint,
 }
 
 impl End {
-    fn new(plan: &Arc<Plan>, folder: &Folder, name: &str) -> io::Result<End> {
+    /// The node of that name, with keys that guard nothing.
+    pub fn new(plan: &Plan, folder: &Folder, name: &str) -> io::Result<End> {
         let node: NodeId = name.parse().map_err(io::Error::other)?;
-        let mut options = WorldOptions::from(plan.as_ref());
-        options.state = folder.join(name);
-        let world = World::new(options)?;
-        let env = world.env(&node)?;
         let identity = NodeIdentity::seeded(plan, &node, SEED, Arc::new(unix_now))
             .map_err(io::Error::other)?;
+        End::of(plan, folder, identity)
+    }
+
+    /// The node of that identity.
+    pub fn of(plan: &Plan, folder: &Folder, identity: Arc<dyn Identity>) -> io::Result<End> {
+        let node = identity.node().clone();
+        let mut options = WorldOptions::from(plan);
+        options.state = folder.join(node.as_str());
+        let world = World::new(options)?;
+        let env = world.env(&node)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let quic::Bound { endpoint, .. } =
             quic::bind(&env, plan, &node, identity.as_ref(), address)?;
@@ -148,7 +155,8 @@ impl End {
         })
     }
 
-    fn run<F: Future<Output = ()> + 'static>(&self, task: impl FnOnce() -> F + Send + 'static) {
+    /// Runs a task where packets are looked after, until the node is dropped.
+    pub fn run<F: Future<Output = ()> + 'static>(&self, task: impl FnOnce() -> F + Send + 'static) {
         let task = Box::new(move || Box::pin(task()) as _);
         self.env.spawn(Class::Network, task);
     }

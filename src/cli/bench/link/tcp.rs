@@ -144,7 +144,8 @@ fn receive(
     Ok(right)
 }
 
-fn connected() -> io::Result<(TcpStream, TcpStream)> {
+/// Both ends of a connection of this machine with itself.
+pub fn connected() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let sender = TcpStream::connect(listener.local_addr()?)?;
     sender.set_nodelay(true)?;
