@@ -63,6 +63,9 @@ pub struct Clock {
     child_of: Option<u32>,
 }
 
+/// How far a look was from the truth, in one way to tell.
+type ErrorOf = fn(&Look) -> f64;
+
 /// What the other process says first.
 #[derive(Debug, Serialize, Deserialize)]
 struct Here {
@@ -157,7 +160,7 @@ impl Clock {
         let ok = report.resets == 0 && part.sent > 0 && report.looks.iter().all(holds);
         let bound = sorted(report.looks.iter().map(|look| look.bound_us));
         let round_trip = sorted(report.looks.iter().map(|look| look.round_trip_us));
-        let ways: [(&'static str, fn(&Look) -> f64); 2] = [
+        let ways: [(&'static str, ErrorOf); 2] = [
             ("tombolo", |look| look.error_us),
             ("last-exchange", |look| look.raw_us),
         ];
