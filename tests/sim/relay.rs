@@ -126,18 +126,16 @@ const DIRECT: &str = r#"emulate = { delay = "20ms", rate = "50 Mbit/s" }"#;
 
 /// What the way of the two is at the coordinator, whenever it changes: when, and through whom.
 fn changes(report: &SimulationReport) -> Vec<(f64, &str)> {
-    let of = |event| match event {
-        &Event::LinkRouted {
-            ref node,
-            ref peer,
-            ref relay,
-        } if (node, peer) == (&n("plant/gate"), &n("hq/gate")) => {
-            Some(relay.as_ref().map_or("directly", |relay| relay.as_str()))
+    let told = report.events.iter();
+    let told = told.filter_map(|(at, event)| match event {
+        Event::LinkRouted { node, peer, relay }
+            if (node, peer) == (&n("plant/gate"), &n("hq/gate")) =>
+        {
+            let way = relay.as_ref().map_or("directly", |relay| relay.as_str());
+            Some((at.0 as f64 / 1e6, way))
         }
         _ => None,
-    };
-    let told = report.events.iter();
-    let told = told.filter_map(|(at, event)| Some((at.0 as f64 / 1e6, of(event)?)));
+    });
     told.collect()
 }
 

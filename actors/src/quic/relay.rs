@@ -240,14 +240,14 @@ impl Tunnels {
     /// lets anything through.
     pub(super) fn route(&self) -> Vec<(NodeId, bool)> {
         let now = self.env.now();
-        let (probes, changes) = self.routes.look(now);
-        for (index, number) in probes {
+        let looked = self.routes.look(now);
+        for (index, number) in looked.probes {
             if let Some(way) = self.ways.get(index) {
                 let header = way.header(Part::Probe, number);
                 self.put(&way.relay, header, &now.0.to_le_bytes());
             }
         }
-        changes
+        looked.changes
     }
 
     /// Whether there is a tunnel with the relay behind which an address is; if not, it is made. True for any other address.

@@ -29,6 +29,15 @@ pub(super) struct Routes {
     all: Mutex<BTreeMap<NodeId, Route>>,
 }
 
+/// What is to be done.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Looked {
+    /// Ways to probe, and the numbers of the probes.
+    pub probes: Vec<(usize, u16)>,
+    /// Peers to which another way is to be taken, and whether the one before still lets something through.
+    pub changes: Vec<(NodeId, bool)>,
+}
+
 #[derive(Debug)]
 struct Route {
     chooser: Chooser,
@@ -96,8 +105,8 @@ impl Routes {
         }
     }
 
-    /// Probes to send now; and peers to which another way is to be taken, and whether the one before was still alive.
-    pub fn look(&self, now: Micros) -> (Vec<(usize, u16)>, Vec<(NodeId, bool)>) {
+    /// What is to be done now.
+    pub fn look(&self, now: Micros) -> Looked {
         let (mut probes, mut changes) = (Vec::new(), Vec::new());
         for (peer, route) in self
             .locked()
@@ -126,7 +135,7 @@ impl Routes {
                 changes.push((peer.clone(), route.chooser.score(before) > 0.0));
             }
         }
-        (probes, changes)
+        Looked { probes, changes }
     }
 
     /// A probe has come back.
@@ -248,8 +257,9 @@ mod tests {
             for _ in 0..times {
                 let now = at(period * 500);
                 period += 1;
-                let (probes, changed) = routes.look(now);
-                assert_eq!(routes.look(now), (vec![], vec![]), "not yet");
+                let looked = routes.look(now);
+                assert_eq!(routes.look(now), Looked::default(), "not yet");
+                let (probes, changed) = (looked.probes, looked.changes);
                 assert_eq!(probes.len(), 2);
                 for (index, number) in probes {
                     if answers[index - 4] {
