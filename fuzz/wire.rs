@@ -21,8 +21,10 @@ pub fn object_header(bytes: &[u8]) -> bool {
     let Ok(array) = bytes.try_into() else {
         return false;
     };
-    assert_eq!(ObjectHeader::from_bytes(array).to_bytes()[..], *bytes);
-    true
+    ObjectHeader::from_bytes(array).is_some_and(|header| {
+        assert_eq!(header.to_bytes()[..], *bytes);
+        true
+    })
 }
 
 pub fn region_header(bytes: &[u8]) -> bool {

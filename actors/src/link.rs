@@ -10,6 +10,7 @@ mod redial;
 mod renewal;
 mod session;
 mod shelf;
+pub mod stripes;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -21,7 +22,7 @@ use std::sync::atomic::{self, AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use quinn::{Connection, RecvStream, VarInt};
+use quinn::{Connection, VarInt};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::identity::Identity;
@@ -43,6 +44,7 @@ pub(crate) use greeting::has_left;
 pub use packed::Unpacking;
 pub use redial::REDIAL_MOST;
 pub use shelf::{Held, Holder, Shelf};
+pub use stripes::Reader;
 pub use wire::{Agreed, Wire};
 
 /// Fetches of ours that may be open at one peer: a model, a step and a contribution, twice.
@@ -73,7 +75,7 @@ pub struct Incoming {
     /// Its bytes.
     pub len: u64,
     /// Their stream: raw, but of a model on a link with a lossless stage.
-    pub stream: RecvStream,
+    pub stream: Reader,
 }
 
 /// An object that could not be had.

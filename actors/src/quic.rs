@@ -36,6 +36,7 @@ use tombolo_core::congestion::Law;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::{LinkPlan, Plan};
 use tombolo_core::policy::{self, Action};
+use tombolo_core::wire::STRIPES_MAX;
 
 /// Refused handshakes told to the operator: whoever dials can make up reasons.
 const REFUSALS_MAX: u32 = 32;
@@ -54,7 +55,7 @@ const DATAGRAMS_BYTES: usize = 64 << 10;
 /// How long the address that was shown by an answer to a retry counts.
 const RETRY_LIFETIME: Duration = Duration::from_secs(15);
 /// Bytes of one fetched object that may be in flight to us: two bandwidth-delay products of 200 Mbit/s at 300 ms.
-const STREAM_WINDOW: u32 = 16 << 20;
+pub(crate) const STREAM_WINDOW: u32 = 16 << 20;
 /// Bytes of objects that may be in flight to a node whom several send one at once: memory that it has to find beside its models.
 const STREAMS_WINDOW: u32 = 32 << 20;
 /// The same on this machine, where the round trip is nothing: more than the socket buffers hold would only be lost.
@@ -65,7 +66,7 @@ const WINDOW_MIN: u32 = 256 << 10;
 const STREAMS_OF_A_CONNECTION: u32 = 2;
 /// Only the loopback device carries larger datagrams.
 const JUMBO: u16 = 9000;
-/// Streams that a peer may open to us: what we may have fetched from it.
+/// Objects that a peer may send to us at once: what we may have fetched from it.
 const OBJECT_STREAMS: u32 = 16;
 
 /// The round trip that a connection begins with, where the plan does not know better.
@@ -187,7 +188,17 @@ impl quinn_proto::TimeSource for Monotonic {
 pub fn admit(connection: &Connection, plan: &Plan, node: &NodeId, carries: u16) {
     let window = stream_window(plan, node, carries) * STREAMS_OF_A_CONNECTION;
     connection.set_receive_window(VarInt::from_u32(window));
-    connection.set_max_concurrent_uni_streams(VarInt::from_u32(OBJECT_STREAMS));
+    let streams = OBJECT_STREAMS * u32::from(stripes(carries));
+    connection.set_max_concurrent_uni_streams(VarInt::from_u32(streams));
+}
+
+/// How many streams share the window of a large object, over a path that may carry datagrams of `carries` bytes: as many as it takes so that losses
+/// leave no more holes in one of them than are remembered. On this machine there are none.
+pub fn stripes(carries: u16) -> u8 {
+    match carries > JUMBO {
+        true => 1,
+        false => STRIPES_MAX,
+    }
 }
 
 /// How many bytes of an object may be in flight to a node, over a path that may carry datagrams of `carries` bytes.
@@ -222,7 +233,7 @@ fn transport(
             IdleTimeout::try_from(idle).unwrap_or(IdleTimeout::from(VarInt::from_u32(60_000))),
         ))
         .mtu_discovery_config(Some(discovery))
-        .stream_receive_window(VarInt::from_u32(window))
+        .stream_receive_window(VarInt::from_u32(window / u32::from(stripes(carries))))
         .receive_window(VarInt::from_u32(FIRST_WINDOW))
         .send_window(u64::from(STREAMS_WINDOW))
         .max_concurrent_bidi_streams(VarInt::from_u32(1))

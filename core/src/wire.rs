@@ -23,7 +23,7 @@ use crate::text::Text;
 use crate::view::View;
 
 pub use codec::DecodeError;
-pub use header::{FrameHeader, ObjectHeader, RegionHeader};
+pub use header::{FrameHeader, ObjectHeader, RegionHeader, STRIPE_BYTES, STRIPES_MAX};
 pub use heartbeat::{Echo, Exchange, HEALTH_MAX, Heartbeat};
 
 /// The protocol's version; the handshake refuses another.
@@ -31,7 +31,7 @@ pub const VERSION: u16 = 2;
 
 /// A fingerprint of the message schema: the first eight bytes of the BLAKE3 of `wire/golden.txt`'s frames. Two builds that number
 /// their versions alike but encode differently refuse each other.
-pub const FINGERPRINT: u64 = 0xBD55_8D80_0F73_5AD7;
+pub const FINGERPRINT: u64 = 0xDB71_EB18_0BBC_31AB;
 
 /// The largest control message. A cohort of 1,024 nodes or the chunk hashes of an 8 GiB contribution fit four times over.
 pub const CONTROL_BYTES_MAX: usize = 2 << 20;

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quinn::{Connection, VarInt};
+use quinn::Connection;
 use tombolo_actors::env::Env;
+use tombolo_actors::link::stripes::{Forming, Writer};
+use tombolo_actors::quic;
 use tombolo_core::clock::Filter;
 use tombolo_core::ids::NodeId;
 use tombolo_core::time::Micros;
@@ -261,37 +263,45 @@ async fn echo(connection: Connection, env: Arc<dyn Env>, came: Rc<Cell<u32>>) {
     }
 }
 
-/// Sends until the receiver has enough, the bytes are out, or the time is up.
+/// Sends until the receiver has enough, the bytes are out, or the time is up. A flow goes over as many streams as a large object.
 async fn send_flow(connection: &Connection, env: &dyn Env) -> Result<(), String> {
-    let opened = connection.open_uni().await;
-    let mut stream = opened.map_err(|error| error.to_string())?;
+    let stripes = quic::stripes(env.carries(connection.remote_address()));
+    let mut stream = Writer::open(connection, 0, FLOW_BYTES_MAX, stripes, None).await?;
     let piece = Bytes::from_static(&[0; PIECE]);
     let writing = async {
         for _ in 0..FLOW_BYTES_MAX / PIECE as u64 {
             // The receiver has seen enough.
-            if stream.write_chunk(piece.clone()).await.is_err() {
+            if stream.write(piece.clone()).await.is_err() {
                 return;
             }
         }
         // Fails only if the receiver has seen enough.
-        let _ = stream.finish();
-        let _ = stream.stopped().await;
+        let _ = stream.finish().await;
     };
     tokio::select! {
         biased;
         () = writing => {}
         () = env.sleep(FLOW_LIMIT + FLOW_START_LIMIT) => {}
     }
-    // Whatever still waits to be sent is of no use.
-    let _ = stream.reset(VarInt::from_u32(0));
+    stream.reset();
     Ok(())
 }
 
 /// Takes a flow for as long as one may last.
 async fn take_flow(connection: &Connection, env: &dyn Env) -> Result<Flow, String> {
+    let mut forming = Forming::default();
+    let beginning = async {
+        loop {
+            let stream = connection.accept_uni().await;
+            let stream = stream.map_err(|error| error.to_string())?;
+            if let Some((_, reader)) = forming.begin(stream).await? {
+                return Ok(reader);
+            }
+        }
+    };
     let began = tokio::select! {
         biased;
-        stream = connection.accept_uni() => stream.map_err(|error| error.to_string()),
+        stream = beginning => stream,
         () = env.sleep(FLOW_START_LIMIT) => Err(format!("no flow began within {FLOW_START_LIMIT:?}")),
     };
     let mut stream = began?;
@@ -299,9 +309,9 @@ async fn take_flow(connection: &Connection, env: &dyn Env) -> Result<Flow, Strin
     let mut bytes = 0_u64;
     let reading = async {
         let mut since = 0_u64;
-        while let Ok(Some(chunk)) = stream.read_chunk(usize::MAX, false).await {
-            bytes += chunk.bytes.len() as u64;
-            since += chunk.bytes.len() as u64;
+        while let Ok(Some(chunk)) = stream.read_chunk(usize::MAX).await {
+            bytes += chunk.len() as u64;
+            since += chunk.len() as u64;
             if came.is_empty() || since >= FLOW_BYTES_MAX / MOMENTS_MAX as u64 {
                 since = 0;
                 came.push((env.now(), bytes));
@@ -316,8 +326,8 @@ async fn take_flow(connection: &Connection, env: &dyn Env) -> Result<Flow, Strin
         () = reading => {}
         () = env.sleep(FLOW_LIMIT) => {}
     }
-    // Fails only if all of it has come.
-    let _ = stream.stop(VarInt::from_u32(0));
+    // Whoever sends learns that it is enough.
+    drop(stream);
     came.push((env.now(), bytes));
     Ok(flow(&came))
 }

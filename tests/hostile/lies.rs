@@ -262,7 +262,12 @@ async fn a_frame_that_never_ends_holds_one_message() {
     for tag in 0..200 {
         let opened = tokio::time::timeout(PERIOD, greeted.connection.open_uni()).await;
         let Ok(Ok(mut stream)) = opened else { break };
-        let header = ObjectHeader { tag, len: u64::MAX };
+        let header = ObjectHeader {
+            tag,
+            len: u64::MAX,
+            stripe: 0,
+            stripes: 1,
+        };
         let _ = stream.write_all(&header.to_bytes()).await;
         push(&greeted.connection, &mut stream, 256 << 10).await;
     }

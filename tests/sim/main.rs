@@ -38,3 +38,4 @@ mod sends;
 mod storm;
 mod timeline;
 mod watch;
+mod wide;

@@ -484,16 +484,16 @@ fn patience(setup: &Setup) -> Duration {
 /// Reads so many bytes, in the pieces in which they came. However narrow the link, each piece is progress.
 async fn read_exactly(
     setup: &Setup,
-    stream: &mut quinn::RecvStream,
+    stream: &mut link::Reader,
     mut len: usize,
 ) -> Result<Vec<Bytes>, String> {
     let mut pieces = Vec::new();
     while len > 0 {
-        let chunk = within(setup, stream.read_chunk(len, true)).await?;
+        let chunk = within(setup, stream.read_chunk(len)).await?;
         let chunk = chunk.map_err(|error| error.to_string())?;
         let chunk = chunk.ok_or_else(|| format!("the stream ended {len} bytes too early"))?;
-        len -= chunk.bytes.len();
-        pieces.push(chunk.bytes);
+        len -= chunk.len();
+        pieces.push(chunk);
     }
     Ok(pieces)
 }

@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use quinn::{RecvStream, SendStream};
 
 use super::Incoming;
+use super::stripes::{Reader, Writer};
 use crate::env::{Env, Work, work};
 use tombolo_core::compress::{Lossless, Packer};
 use tombolo_core::event::Shrunk;
@@ -25,7 +25,7 @@ pub(super) async fn send(
     env: &dyn Env,
     lossless: Lossless,
     mut model: Bytes,
-    stream: &mut SendStream,
+    stream: &mut Writer,
 ) -> Result<Shrunk, String> {
     let mut packer = Packer::new(lossless);
     let mut sent = Shrunk::default();
@@ -40,8 +40,7 @@ pub(super) async fn send(
         packer = packed.0;
         sent.plain += bytes;
         sent.travelled += packed.1.len() as u64;
-        let written = stream.write_chunk(packed.1.into()).await;
-        written.map_err(|error| error.to_string())?;
+        stream.write(packed.1.into()).await?;
     }
     Ok(sent)
 }
@@ -58,7 +57,7 @@ fn frame(packer: &mut Packer, piece: &[u8]) -> Vec<u8> {
 
 /// Takes apart what [`send`] sends.
 pub struct Unpacking {
-    stream: RecvStream,
+    stream: Reader,
     lossless: Lossless,
     /// Bytes of the model that are still to come.
     left: usize,
@@ -112,13 +111,13 @@ impl Unpacking {
         while bytes.len() < len {
             let chunk = tokio::select! {
                 biased;
-                chunk = self.stream.read_chunk(len - bytes.len(), true) => chunk,
+                chunk = self.stream.read_chunk(len - bytes.len()) => chunk,
                 () = env.sleep(stall) => return Err(format!("no progress for {stall:?}")),
             };
             match chunk.map_err(|error| error.to_string())? {
                 Some(chunk) => {
-                    self.read += chunk.bytes.len() as u64;
-                    bytes.extend_from_slice(&chunk.bytes);
+                    self.read += chunk.len() as u64;
+                    bytes.extend_from_slice(&chunk);
                 }
                 None => return Err("the stream ended too early".to_owned()),
             }

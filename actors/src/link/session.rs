@@ -11,6 +11,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use super::greeting::{DUPLICATE, REPLACED};
 use super::packed;
 use super::shelf::heals;
+use super::stripes::{Forming, Writer, stripes};
 use super::{Agreed, DENIED, Incoming, Message, OFFER, Setup, Trouble, UNTRUSTED};
 use crate::node;
 use crate::quic::{admit, is_final};
@@ -412,19 +413,16 @@ impl Session<'_> {
     }
 
     async fn objects(&self) -> Result<std::convert::Infallible, String> {
+        let mut forming = Forming::default();
         loop {
-            let mut stream = self
-                .connection
-                .accept_uni()
-                .await
-                .map_err(|error| error.to_string())?;
-            let mut header = [0; ObjectHeader::BYTES];
-            stream
-                .read_exact(&mut header)
-                .await
-                .map_err(|error| error.to_string())?;
-            let ObjectHeader { tag, len } = ObjectHeader::from_bytes(&header);
+            let stream = self.connection.accept_uni().await;
+            let stream = stream.map_err(|error| error.to_string())?;
+            let begun = forming.begin(stream).await?;
             self.setup.wire.note_life(self.setup.stage.env.now());
+            let Some((header, stream)) = begun else {
+                continue;
+            };
+            let ObjectHeader { tag, len, .. } = header;
             self.own
                 .tell(Message::Begins(self.number, tag, Incoming { len, stream }))
                 .await
@@ -451,7 +449,7 @@ fn perhaps_rotten(setup: &Setup, object: Object, bytes: Bytes) -> Bytes {
     rotten.into()
 }
 
-/// Sends an object on a stream of its own. quinn bounds how many streams the peer lets us open, and each holds only a reference.
+/// Sends an object on streams of its own. quinn bounds how many streams the peer lets us open, and each holds only a reference.
 pub(super) fn send_object(
     setup: &Setup,
     connection: &Connection,
@@ -478,28 +476,19 @@ pub(super) fn send_object(
             false => Some(permit),
         };
         let sent = async {
-            let said = |error: quinn::WriteError| error.to_string();
-            let opened = connection.open_uni().await;
-            let mut stream = opened.map_err(|error| error.to_string())?;
-            if heals(object) {
-                // What a round needs goes first on this connection. Fails only if the stream is closed, and then writing does, too.
-                stream.set_priority(HEAL_PRIORITY).ok();
-            }
-            let header = ObjectHeader {
-                tag,
-                len: bytes.len() as u64,
-            };
-            stream.write_all(&header.to_bytes()).await.map_err(said)?;
+            // What a round needs goes first on this connection.
+            let priority = heals(object).then_some(HEAL_PRIORITY);
+            let carries = env.carries(connection.remote_address());
+            let (len, stripes) = (bytes.len() as u64, stripes(bytes.len(), carries));
+            let mut stream = Writer::open(&connection, tag, len, stripes, priority).await?;
             match lossless {
-                Lossless::None => stream.write_chunk(bytes).await.map_err(said)?,
+                Lossless::None => stream.write(bytes).await?,
                 lossless => {
                     let packed = packed::send(env.as_ref(), lossless, bytes, &mut stream);
                     wire.note_model(packed.await?);
                 }
             }
-            stream.finish().map_err(|error| error.to_string())?;
-            // The stream must live until its data has been received.
-            stream.stopped().await.ok();
+            stream.finish().await?;
             Ok::<(), String>(())
         };
         if let Err(error) = sent.await {

@@ -297,14 +297,14 @@ impl Question {
         }
         let (mut pieces, mut left) = (Vec::new(), expected);
         while left > 0 {
-            let piece = self.within(incoming.stream.read_chunk(left, true)).await?;
+            let piece = self.within(incoming.stream.read_chunk(left)).await?;
             let piece = piece.map_err(|error| Answer::Broken(error.to_string()))?;
             let Some(piece) = piece else {
                 let reason = format!("the stream ended {left} bytes too early");
                 return Err(Answer::Broken(reason));
             };
-            left -= piece.bytes.len();
-            pieces.push(piece.bytes);
+            left -= piece.len();
+            pieces.push(piece);
         }
         Ok(pieces)
     }

@@ -309,9 +309,9 @@ impl Stream {
                 let stall = stall(setup);
                 tokio::select! {
                     biased;
-                    chunk = incoming.stream.read_chunk(most, true) => {
+                    chunk = incoming.stream.read_chunk(most) => {
                         let chunk = chunk.map_err(|error| error.to_string())?;
-                        chunk.map(|chunk| chunk.bytes).ok_or_else(|| "the stream ended too early".to_owned())
+                        chunk.ok_or_else(|| "the stream ended too early".to_owned())
                     }
                     () = setup.stage.env.sleep(stall) => Err(format!("no progress for {stall:?}")),
                 }

@@ -48,33 +48,51 @@ impl FrameHeader {
     }
 }
 
-/// The header of a fetched object's stream: the fetcher's tag and the number of bytes that follow.
+/// The header of each stream of a fetched object: the fetcher's tag, how many bytes the object has, and which of its streams this is.
+///
+/// An object of several streams goes over them in turns of [`STRIPE_BYTES`]: the first piece on the first, the next on the second, and after the last
+/// stream the first again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectHeader {
     /// As in the fetch.
     pub tag: u64,
-    /// Raw bytes behind the header.
+    /// Raw bytes of the object.
     pub len: u64,
+    /// Counted from 0.
+    pub stripe: u8,
+    /// How many streams the object has, 1 to [`STRIPES_MAX`].
+    pub stripes: u8,
 }
+
+/// The most streams of an object.
+pub const STRIPES_MAX: u8 = 8;
+
+/// Bytes of an object on one of its streams before the next one has its turn.
+pub const STRIPE_BYTES: usize = 64 << 10;
 
 impl ObjectHeader {
     /// Its size on the wire.
-    pub const BYTES: usize = 16;
+    pub const BYTES: usize = 18;
 
     /// Its bytes.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&self.tag.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.len.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.len.to_le_bytes());
+        bytes[16..].copy_from_slice(&[self.stripe, self.stripes]);
         bytes
     }
 
-    /// Reads a header.
-    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
-        ObjectHeader {
+    /// Reads a header; none if there is no such stream.
+    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+        let [.., stripe, stripes] = *bytes;
+        let header = ObjectHeader {
             tag: u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")),
-            len: u64::from_le_bytes(bytes[8..].try_into().expect("eight bytes")),
-        }
+            len: u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes")),
+            stripe,
+            stripes,
+        };
+        Some(header).filter(|_| stripe < stripes && stripes <= STRIPES_MAX)
     }
 }
 

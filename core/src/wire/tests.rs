@@ -57,8 +57,21 @@ fn what_was_encoded_is_decoded() {
         acknowledged: 7,
     };
     assert_eq!(FrameHeader::from_bytes(&header.to_bytes()), Ok(header));
-    let header = ObjectHeader { tag: 5, len: 6 };
-    assert_eq!(ObjectHeader::from_bytes(&header.to_bytes()), header);
+    let header = ObjectHeader {
+        tag: 5,
+        len: 6,
+        stripe: 7,
+        stripes: 8,
+    };
+    assert_eq!(ObjectHeader::from_bytes(&header.to_bytes()), Some(header));
+    for (stripe, stripes) in [(0, 0), (1, 1), (8, 8), (0, STRIPES_MAX + 1)] {
+        let none = ObjectHeader {
+            stripe,
+            stripes,
+            ..header
+        };
+        assert_eq!(ObjectHeader::from_bytes(&none.to_bytes()), None);
+    }
     let header = RegionHeader {
         epoch: 1,
         round: 2,
@@ -208,7 +221,14 @@ fn frames() -> Vec<(String, Vec<u8>)> {
         ),
         (
             "ObjectHeader".to_owned(),
-            ObjectHeader { tag: 1, len: 2 }.to_bytes().to_vec(),
+            ObjectHeader {
+                tag: 1,
+                len: 2,
+                stripe: 3,
+                stripes: 4,
+            }
+            .to_bytes()
+            .to_vec(),
         ),
         (
             "RegionHeader".to_owned(),
