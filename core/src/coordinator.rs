@@ -220,7 +220,12 @@ impl Coordinator {
         let close_by = deadline + self.plan.round.close_limit;
         let mut current = Current::new(round, epoch, cohort, cx.now(), deadline, close_by);
         current.denied = denied;
-        current.steps = self.deal(&current.cohort);
+        // Steps that are dealt to a domain which nobody leads are made by nobody.
+        let led = current
+            .cohort
+            .iter()
+            .filter(|node| self.is_led(&node.domain()));
+        current.steps = self.deal(&led.cloned().collect::<Vec<_>>());
         self.current = Some(current);
         self.remember_opening(round, cx.now());
         self.resume(cx);
@@ -258,7 +263,7 @@ impl Coordinator {
             .map(|(id, _)| id)
     }
 
-    fn tell_open(&self, cx: &mut Context<'_, Effect>, domain: &DomainId) {
+    fn tell_open(&mut self, cx: &mut Context<'_, Effect>, domain: &DomainId) {
         let (Some(current), Some(committed)) = (&self.current, &self.committed) else {
             return;
         };
@@ -287,6 +292,10 @@ impl Coordinator {
             fresh: self.fresh(domain),
         };
         cx.effect(Effect::Tell(domain.clone(), Control::Open(open)));
+        if let Some(current) = &mut self.current {
+            current.told.entry(domain.clone()).or_insert(cx.now());
+        }
+        let Some(current) = &self.current else { return };
         if matches!(current.phase, Phase::Contributions) && !mutants::is("no-second-fold") {
             self.tell_weights(cx, domain);
         }
@@ -420,6 +429,8 @@ impl Coordinator {
                 let asked = self.opened.get(&trained_for).copied();
                 let took = cx.now().since(asked.unwrap_or(current.opened));
                 current.arrivals.insert(node.clone(), took);
+                let told = current.told.get(&node.domain()).copied();
+                let took = told.map_or(took, |told| took.min(cx.now().since(told)));
                 current.efforts.insert(node.clone(), (effort, took));
                 if let Some((why, reason)) = aggregate::refusal(&report) {
                     current.reports.remove(&node);

@@ -352,6 +352,17 @@ impl Bench {
             .trainer
             .train_from(&task, from, &mut self.local, &mut diary)
             .map_err(|error| error.to_string())?;
+        let given = order
+            .sync_every
+            .steps()
+            .filter(|_| order.counts_as.is_some());
+        if let Some(given) = given.filter(|given| *given != trained.steps) {
+            return Err(format!(
+                "the trainer has made {} local steps where {given} were asked for: with balance_steps its update is weighed by them, so it must make exactly those",
+                trained.steps
+            )
+            .into());
+        }
         let mut region = self.region(held, order.epoch, task.round, &setup.fabric)?;
         {
             let mut elements = region.f32s_mut();

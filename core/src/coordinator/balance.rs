@@ -63,9 +63,10 @@ impl Coordinator {
             let trains = !current.failed.contains_key(node)
                 && !current.unreachable.contains(node)
                 && self.may_come(node, now);
-            if let Some(steps) = given.filter(|_| trains) {
-                let span = now.since(current.opened);
-                self.paces.on_silence(node, steps, span);
+            // Nobody is silent who was never asked.
+            let told = current.told.get(&node.domain());
+            if let (Some(steps), Some(told)) = (given.filter(|_| trains), told) {
+                self.paces.on_silence(node, steps, now.since(*told));
             }
         }
         let view = self.membership.view();

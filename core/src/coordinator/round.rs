@@ -35,6 +35,8 @@ pub(super) struct Current {
     pub(super) epoch: Epoch,
     pub(super) cohort: Vec<NodeId>,
     pub(super) opened: Micros,
+    /// When each domain was first told of it: who was not there when it was opened is not slow for that.
+    pub(super) told: BTreeMap<DomainId, Micros>,
     pub(super) deadline: Micros,
     pub(super) close_by: Micros,
     pub(super) grace: Option<Micros>,
@@ -89,6 +91,7 @@ impl Current {
             epoch,
             cohort,
             opened,
+            told: BTreeMap::new(),
             deadline,
             close_by,
             grace: None,

@@ -391,7 +391,7 @@ impl Coordinator {
     }
 
     /// Whether a domain has a gateway that is not out: its nodes are as good as out without one.
-    fn is_led(&self, domain: &DomainId) -> bool {
+    pub(super) fn is_led(&self, domain: &DomainId) -> bool {
         let gateway = self.view().gateway(domain);
         gateway.is_some_and(|gateway| !self.view().is_out(gateway) || self.is_own(gateway))
     }
