@@ -358,6 +358,16 @@ pub(super) const OUTPUTS: &[Output] = &[
                 Or(&Object),
                 "Whether it drifts: node, share, factor, reason.",
             ),
+            is(
+                "steps",
+                Or(&Whole),
+                "Where steps are balanced: how many it was given in the last round.",
+            ),
+            is(
+                "pace",
+                Or(&Object),
+                "Where steps are balanced: its node, step_ns (how long a local step takes) and delay_ns (its report beside its training).",
+            ),
             is("out", Bool, "Whether it is out."),
             is("incidents", List(&Object), "What happened to it last."),
             is("earlier", Whole, "Incidents before those."),
