@@ -99,6 +99,8 @@ pub enum Purpose {
     Link,
     /// What one of them has to do with others, whose datagrams the other one passes on.
     Tunnel,
+    /// To be measured, before there is anything to do.
+    Preflight,
 }
 
 /// Why a list of revoked certificates is not taken.

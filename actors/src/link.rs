@@ -452,6 +452,7 @@ impl Link {
 
     fn down(&mut self, reason: &str) {
         self.session = None;
+        self.renewal_asked = false;
         for (_, reply) in std::mem::take(&mut self.fetches) {
             reply.send(Err(FetchError::Closed(self.setup.peer.clone())));
         }

@@ -255,7 +255,7 @@ fn transport_to(
     purpose: Purpose,
 ) -> TransportConfig {
     let law = match purpose {
-        Purpose::Link => Some(law_between(plan, node, peer)),
+        Purpose::Link | Purpose::Preflight => Some(law_between(plan, node, peer)),
         Purpose::Tunnel => None,
     };
     let mut transport = transport(plan, node, carries, Arc::new(Fixed(law)));
@@ -265,7 +265,7 @@ fn transport_to(
     {
         transport.initial_rtt(2 * link.emulate.delay);
     }
-    if purpose == Purpose::Tunnel {
+    if purpose != Purpose::Link {
         // Nothing else keeps it up, and the way back through a firewall open.
         transport.keep_alive_interval(Some(plan.heartbeat.every * 4));
     }
@@ -281,7 +281,7 @@ pub fn dialling(
     purpose: Purpose,
 ) -> (quinn::ClientConfig, String) {
     let (crypto, server_name) = match purpose {
-        Purpose::Link => identity.client(peer),
+        Purpose::Link | Purpose::Preflight => identity.client(peer),
         Purpose::Tunnel => identity.tunnel(peer),
     };
     let mut config = quinn::ClientConfig::new(crypto);

@@ -53,7 +53,7 @@ pub enum Part {
     First,
     /// The second half.
     Second,
-    /// A question how long it takes there and back, for the other end: the sender's time in it is given back as it is.
+    /// A question how long it takes there and back, for the other end, which gives its bytes back as they are.
     Probe,
     /// The answer.
     Echo,

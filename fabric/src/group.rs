@@ -339,8 +339,15 @@ impl Group {
             .iter()
             .map(|life| PollFd::new(life, PollFlags::IN))
             .collect();
-        let within = Timespec::try_from(within).expect("a few seconds at most");
-        rustix::event::poll(&mut lives, Some(&within)).ok()?;
+        let until = Instant::now() + within;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).expect("a few seconds at most");
+            match rustix::event::poll(&mut lives, Some(&left)) {
+                Err(rustix::io::Errno::INTR) => {}
+                polled => break polled.ok().map(drop)?,
+            }
+        }
         lives.iter().position(|life| !life.revents().is_empty())
     }
 

@@ -112,7 +112,7 @@ impl Preflight {
             // Only what can be dialled is measured.
             tunnels: None,
             peer: peer.clone(),
-            purpose: Purpose::Link,
+            purpose: Purpose::Preflight,
         };
         let connection = dialler.attempt().await?.connection;
         self.shape(peer, &connection);

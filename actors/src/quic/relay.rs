@@ -18,14 +18,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, Connection, UdpPoller, VarInt};
+use tokio::sync::mpsc;
 
 use super::routes::Routes;
-use crate::env::Env;
+use crate::env::{Class, Env, LocalFuture};
 use crate::identity::Identity;
-use crate::link::{Attached, Trouble, UNTRUSTED};
+use crate::link::{Attached, UNTRUSTED};
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::Plan;
+use tombolo_core::policy::{self, Action};
 use tombolo_core::relay::{DATAGRAM_MAX, Halves, Header, Part, Tag};
+use tombolo_core::route::Advice;
 use tombolo_core::time::Micros;
 
 /// How often tunnels are looked after.
@@ -40,14 +43,23 @@ const IDLE: Duration = Duration::from_secs(60);
 /// The longest wait between two attempts to make a tunnel.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 
+/// A tunnel that ends so soon after its handshake was turned away.
+const YOUNG: Duration = Duration::from_secs(5);
+
 /// Bytes that came out of tunnels and that quinn has not taken yet; what comes on top is lost.
 const INBOX_BYTES: usize = 1 << 20;
+
+/// Datagrams that wait to be put into tunnels.
+const OUTBOX_MAX: usize = 1024;
 
 /// The close code of a tunnel that another one has taken the place of, or that nobody needs.
 const SPARE: VarInt = VarInt::from_u32(27);
 
 /// The block of addresses that stand for a path through a relay: reserved, and routed nowhere (RFC 1112, section 4).
 const BLOCK: u8 = 240;
+
+/// Their port: one that nobody dials.
+const PORT: u16 = 1;
 
 /// What a path through a relay carries at most.
 pub(super) fn carries(address: SocketAddr) -> Option<u16> {
@@ -67,7 +79,7 @@ fn index(address: SocketAddr) -> Option<usize> {
     };
     let [block, rest @ ..] = ip.octets();
     let [a, b, c] = rest.map(usize::from);
-    (block == BLOCK).then_some(a << 16 | b << 8 | c)
+    ((block, address.port()) == (BLOCK, PORT)).then_some(a << 16 | b << 8 | c)
 }
 
 /// A path from this node to a peer.
@@ -101,6 +113,7 @@ struct Tunnel {
     dialled: bool,
     /// Something was sent since the last look.
     moved: bool,
+    since: Micros,
     used: Micros,
     looked: Micros,
 }
@@ -114,6 +127,8 @@ pub struct Tunnels {
     /// For whom something is that somebody sends through this node.
     passes: BTreeMap<(NodeId, Tag), NodeId>,
     may: BTreeSet<NodeId>,
+    /// Of those, who can be dialled.
+    dialled: BTreeSet<NodeId>,
     standing: BTreeSet<NodeId>,
     number: AtomicU16,
     open: Mutex<BTreeMap<NodeId, Tunnel>>,
@@ -139,6 +154,11 @@ impl std::fmt::Debug for Tunnels {
     }
 }
 
+/// Whether the site of a node lets a peer in.
+fn joins(plan: &Plan, node: &NodeId, peer: &NodeId) -> bool {
+    policy::of(plan, &node.domain(), peer, Action::Join, node).allowed
+}
+
 fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -146,10 +166,16 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Tunnels {
     /// Of a node; none if the plan has none for it.
     pub(super) fn new(env: &Arc<dyn Env>, plan: &Plan, node: &NodeId) -> Option<Arc<Tunnels>> {
-        let may = plan.tunnels(node);
+        let may: BTreeSet<NodeId> = plan
+            .tunnels(node)
+            .into_iter()
+            .filter(|peer| joins(plan, node, peer))
+            .collect();
         if may.is_empty() {
             return None;
         }
+        let dialled = may.iter().filter(|peer| !plan.is_outbound_only(peer));
+        let dialled: BTreeSet<NodeId> = dialled.cloned().collect();
         let peers = plan.peers(node);
         let ways = peers.iter().flat_map(|peer| {
             let direct = plan.has_choice(node, peer).then(|| Way {
@@ -183,8 +209,9 @@ impl Tunnels {
             node: node.clone(),
             by_relay: by_relay.collect(),
             passes: passes.collect(),
+            standing: &plan.standing_tunnels(node) & &dialled,
             may,
-            standing: plan.standing_tunnels(node),
+            dialled,
             ways,
             number: AtomicU16::new(0),
             open: Mutex::default(),
@@ -202,9 +229,23 @@ impl Tunnels {
         self: &Arc<Self>,
         inner: Arc<dyn AsyncUdpSocket>,
     ) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+        let (outbox, mut waiting) = mpsc::channel::<(usize, Vec<u8>)>(OUTBOX_MAX);
+        let tunnels = Arc::downgrade(self);
+        let sends = move || -> LocalFuture {
+            Box::pin(async move {
+                while let Some((index, datagram)) = waiting.recv().await {
+                    let Some(tunnels) = tunnels.upgrade() else {
+                        return;
+                    };
+                    tunnels.send(index, &datagram);
+                }
+            })
+        };
+        self.env.spawn(Class::Network, Box::new(sends));
         Ok(Arc::new(Tunnelled {
             is_v6: inner.local_addr()?.is_ipv6(),
             inner,
+            outbox,
             tunnels: Arc::downgrade(self),
         }))
     }
@@ -213,7 +254,7 @@ impl Tunnels {
     pub(super) fn addresses(&self, peer: &NodeId) -> Vec<SocketAddr> {
         let ways = self.ways.iter().enumerate();
         let ways = ways.filter(|(_, way)| way.peer == *peer && !way.is_direct());
-        ways.map(|(index, _)| SocketAddr::new(ip(index).into(), 1))
+        ways.map(|(index, _)| SocketAddr::new(ip(index).into(), PORT))
             .collect()
     }
 
@@ -222,11 +263,11 @@ impl Tunnels {
         self.ways.get(index(address)?).map(|way| &way.relay)
     }
 
-    /// The addresses of a peer in the order in which they are tried: the way that is taken, then the direct one, then the others.
+    /// The addresses of a peer in the order in which they are tried: the way that is wanted, then the direct one, then the others.
     pub(super) fn in_order(&self, peer: &NodeId, direct: Vec<SocketAddr>) -> Vec<SocketAddr> {
         let relayed = self.addresses(peer);
-        let taken = self.routes.taken(peer);
-        let is_taken = |address: &SocketAddr| index(*address) == taken;
+        let wanted = self.routes.wanted(peer);
+        let is_taken = |address: &SocketAddr| index(*address) == wanted;
         let (first, rest): (Vec<_>, Vec<_>) = relayed.into_iter().partition(is_taken);
         first.into_iter().chain(direct).chain(rest).collect()
     }
@@ -236,9 +277,8 @@ impl Tunnels {
         self.routes.took(peer, index(address), self.env.now());
     }
 
-    /// Probes all ways between which there is a choice, if it is time; peers to which another one is better, and whether the one that is taken still
-    /// lets anything through.
-    pub(super) fn route(&self) -> Vec<(NodeId, bool)> {
+    /// Probes all ways between which there is a choice, if it is time; peers whose links are to lead another way.
+    pub(super) fn route(&self) -> Vec<(NodeId, Advice)> {
         let now = self.env.now();
         let looked = self.routes.look(now);
         for (index, number) in looked.probes {
@@ -276,6 +316,10 @@ impl Tunnels {
         }
     }
 
+    fn is_direct(&self, index: usize) -> bool {
+        self.ways.get(index).is_some_and(Way::is_direct)
+    }
+
     /// Whether somebody may have a tunnel with this node.
     pub(super) fn may(&self, peer: &NodeId) -> bool {
         self.may.contains(peer)
@@ -298,7 +342,7 @@ impl Tunnels {
                 tunnel.attached.connection.clone()
             }
             None => {
-                if self.may.contains(neighbour) {
+                if self.dialled.contains(neighbour) {
                     locked(&self.wanted).insert(neighbour.clone());
                 }
                 return;
@@ -336,6 +380,8 @@ impl Tunnels {
             return;
         };
         let whole = match header.part {
+            // A peer that can be dialled has no business in here but probes.
+            Part::Whole | Part::First | Part::Second if self.is_direct(*index) => return,
             Part::Whole => Some(contents.to_vec()),
             Part::Probe => {
                 if let Some(way) = self.ways.get(*index) {
@@ -370,23 +416,36 @@ impl Tunnels {
         }
     }
 
-    /// A tunnel stands; one with the same neighbour gives way to it.
-    pub(super) fn open(&self, peer: &NodeId, attached: Attached, dialled: bool, now: Micros) {
-        locked(&self.failed).remove(peer);
+    /// A tunnel stands; one with the same neighbour gives way to it, unless both were made at once: then both sides keep the one that the smaller name
+    /// has dialled. Says whether it is this one.
+    pub(super) fn open(&self, peer: &NodeId, attached: Attached, dialled: bool) -> bool {
+        let now = self.env.now();
+        let mut open = locked(&self.open);
+        let stays = dialled == (self.node < *peer);
+        let crosses = |old: &Tunnel| {
+            let stands = old.attached.connection.close_reason().is_none();
+            stands && old.dialled != dialled && now < old.since + YOUNG && !stays
+        };
+        if open.get(peer).is_some_and(crosses) {
+            attached
+                .connection
+                .close(SPARE, b"two tunnels were made at once");
+            return false;
+        }
         let tunnel = Tunnel {
             attached,
             dialled,
             moved: false,
+            since: now,
             used: now,
             looked: now,
         };
-        let old = locked(&self.open).insert(peer.clone(), tunnel);
-        if let Some(old) = old {
-            old.attached
-                .connection
-                .close(SPARE, b"another tunnel takes its place");
+        if let Some(old) = open.insert(peer.clone(), tunnel) {
+            let old = old.attached.connection;
+            old.close(SPARE, b"another tunnel takes its place");
         }
         tracing::debug!(node = %self.node, %peer, "a tunnel stands");
+        true
     }
 
     /// Reads a tunnel until it ends.
@@ -403,15 +462,15 @@ impl Tunnels {
     }
 
     /// An attempt to make a tunnel has failed.
-    pub(super) fn failed(&self, peer: &NodeId, trouble: &Trouble, now: Micros) {
+    pub(super) fn failed(&self, peer: &NodeId, why: &str) {
         let mut failed = locked(&self.failed);
         let (count, next, reason) = failed.entry(peer.clone()).or_default();
         let wait = TEND * 2u32.pow((*count).min(8));
-        *next = now + wait.min(WAIT_MAX);
+        *next = self.env.now() + wait.min(WAIT_MAX);
         *count += 1;
-        if *reason != trouble.reason {
-            tracing::warn!(node = %self.node, relay = %peer, reason = trouble.reason, "a relay is not reached");
-            reason.clone_from(&trouble.reason);
+        if reason != why {
+            tracing::warn!(node = %self.node, %peer, reason = why, "there is no tunnel with a peer");
+            why.clone_into(reason);
         }
     }
 
@@ -445,6 +504,9 @@ impl Tunnels {
                 continue;
             }
             tunnel.looked = now;
+            if now >= tunnel.since + YOUNG {
+                locked(&self.failed).remove(peer);
+            }
             if let Err(error) = identity.recheck(connection.peer_identity()) {
                 connection.close(UNTRUSTED, error.to_string().as_bytes());
             } else if tunnel.attached.until < unix_s {
@@ -458,6 +520,8 @@ impl Tunnels {
 #[derive(Debug)]
 struct Tunnelled {
     inner: Arc<dyn AsyncUdpSocket>,
+    /// A connection that sends is locked, and may be the very tunnel that its datagrams would go into: nothing is put into a tunnel from here.
+    outbox: mpsc::Sender<(usize, Vec<u8>)>,
     /// The endpoint of this socket lives as long as a tunnel does.
     tunnels: Weak<Tunnels>,
     is_v6: bool,
@@ -470,7 +534,7 @@ impl Tunnelled {
             true => IpAddr::V6(ip(index).to_ipv6_mapped()),
             false => IpAddr::V4(ip(index)),
         };
-        SocketAddr::new(ip, 1)
+        SocketAddr::new(ip, PORT)
     }
 
     /// Takes what has come out of tunnels; says how many datagrams. Without any, more of it wakes.
@@ -517,9 +581,9 @@ impl AsyncUdpSocket for Tunnelled {
             return self.inner.try_send(transmit);
         };
         let segment = transmit.segment_size.unwrap_or(transmit.contents.len());
-        if let Some(tunnels) = self.tunnels.upgrade() {
-            let datagrams = transmit.contents.chunks(segment.max(1));
-            datagrams.for_each(|datagram| tunnels.send(index, datagram));
+        for datagram in transmit.contents.chunks(segment.max(1)) {
+            // As in a router: what does not fit is lost.
+            let _ = self.outbox.try_send((index, datagram.to_vec()));
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quinn::Connection;
 
-use super::relay::TEND;
+use super::relay::{self, TEND};
 use super::{Quic, attached};
 use crate::env::{Class, LocalFuture};
 use crate::identity::{Paper, Purpose};
@@ -16,7 +16,7 @@ use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::RoutePlan;
 use tombolo_core::policy::{self, Action};
-use tombolo_core::route::Chooser;
+use tombolo_core::route::{Advice, Chooser};
 use tombolo_core::time::Micros;
 
 /// A probe that is so old is of no interest any more, even if it comes back.
@@ -34,8 +34,8 @@ pub(super) struct Routes {
 pub(super) struct Looked {
     /// Ways to probe, and the numbers of the probes.
     pub probes: Vec<(usize, u16)>,
-    /// Peers to which another way is to be taken, and whether the one before still lets something through.
-    pub changes: Vec<(NodeId, bool)>,
+    /// Peers whose links are to lead another way.
+    pub changes: Vec<(NodeId, Advice)>,
 }
 
 #[derive(Debug)]
@@ -71,7 +71,8 @@ impl Routes {
             due: Micros::default(),
         };
         Routes {
-            period: plan.periods.latency,
+            // What is known after a period rests on two.
+            period: plan.periods.latency / 2,
             all: Mutex::new(
                 peers
                     .into_iter()
@@ -85,11 +86,11 @@ impl Routes {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The way that is taken to a peer, if there is a choice.
-    pub fn taken(&self, peer: &NodeId) -> Option<usize> {
+    /// The way that is wanted to a peer, if there is a choice.
+    pub fn wanted(&self, peer: &NodeId) -> Option<usize> {
         let all = self.locked();
         let route = all.get(peer)?;
-        Some(route.ways[route.chooser.taken()].index)
+        Some(route.ways[route.chooser.wanted()].index)
     }
 
     /// A connection with a peer leads by that way; none is the direct one.
@@ -130,9 +131,8 @@ impl Routes {
                 });
                 probes.push((way.index, way.number));
             }
-            let before = route.chooser.taken();
-            if route.chooser.look(now).is_some() {
-                changes.push((peer.clone(), route.chooser.score(before) > 0.0));
+            if let Some(advice) = route.chooser.look(now) {
+                changes.push((peer.clone(), advice));
             }
         }
         Looked { probes, changes }
@@ -184,8 +184,10 @@ impl Quic {
     pub(super) fn on_tunnel(&mut self, peer: NodeId, connection: Connection, own: Paper) {
         let (plan, node) = (&self.stage.plan, &self.stage.node);
         let may = self.tunnels.as_ref().filter(|tunnels| tunnels.may(&peer));
+        // What comes out of a tunnel is no tunnel: it would be carried by itself.
+        let is_inside = relay::carries(connection.remote_address()).is_some();
         let verdict = policy::of(plan, &node.domain(), &peer, Action::Join, node);
-        if may.is_none() || !verdict.allowed {
+        if may.is_none() || is_inside || !verdict.allowed {
             return self.turn_away(&connection, &peer);
         }
         match attached(self.identity.as_ref(), &connection, own) {
@@ -201,7 +203,9 @@ impl Quic {
         };
         let connection = attached.connection.clone();
         self.shape(&peer, &connection);
-        tunnels.open(&peer, attached, dialled, self.stage.env.now());
+        if !tunnels.open(&peer, attached, dialled) {
+            return;
+        }
         let carry = move || -> LocalFuture { Box::pin(tunnels.carry(peer, connection)) };
         self.stage.env.spawn(Class::Network, Box::new(carry));
     }
@@ -213,12 +217,12 @@ impl Quic {
         };
         let env = self.stage.env.clone();
         tunnels.tend(self.identity.as_ref(), env.now(), env.unix_time());
-        for (peer, is_alive) in tunnels.route() {
+        for (peer, advice) in tunnels.route() {
             let link = self.links.get().and_then(|links| links.get(&peer));
             // What still carries hands over; what does not is given up.
-            let message = match is_alive {
-                true => link::Message::Reroute,
-                false => link::Message::HangUp,
+            let message = match advice {
+                Advice::Move => link::Message::Reroute,
+                Advice::Leave => link::Message::HangUp,
             };
             if let Some(link) = link {
                 link.deliver(message);
@@ -234,7 +238,7 @@ impl Quic {
                 quic.tunnelling.remove(&peer);
                 match result {
                     Ok(attached) => quic.carry(peer, attached, true),
-                    Err(trouble) => tunnels.failed(&peer, &trouble, quic.stage.env.now()),
+                    Err(trouble) => tunnels.failed(&peer, &trouble.reason),
                 }
             });
         }
@@ -255,7 +259,7 @@ mod tests {
         let mut period = 0;
         let mut go = |answers: [bool; 2], times: u64| {
             for _ in 0..times {
-                let now = at(period * 500);
+                let now = at(period * 250);
                 period += 1;
                 let looked = routes.look(now);
                 assert_eq!(routes.look(now), Looked::default(), "not yet");
@@ -272,12 +276,12 @@ mod tests {
             changes.len()
         };
         assert_eq!(go([true, true], 20), 0);
-        // A period until a probe is given up; a path that loses it is not usable, and a look later another one is taken.
-        assert_eq!(go([false, true], 2), 0);
+        // A period until a probe is given up, and four of them.
+        assert_eq!(go([false, true], 4), 0);
         assert_eq!(go([false, true], 1), 1);
-        assert_eq!(changes, [(peer.clone(), true)]);
-        assert_eq!(routes.taken(&peer), Some(5));
+        assert_eq!(changes, [(peer.clone(), Advice::Leave)]);
+        assert_eq!(routes.wanted(&peer), Some(5));
         routes.took(&peer, None, at(0));
-        assert_eq!(routes.taken(&peer), Some(4));
+        assert_eq!(routes.wanted(&peer), Some(4));
     }
 }
