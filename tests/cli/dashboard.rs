@@ -252,6 +252,14 @@ fn a_page_is_served_on_this_machine_only() {
     );
 }
 
+/// What the processes of a run have written down, as far as it is in files of lines.
+fn records(workspace: &Workspace) -> impl Iterator<Item = String> {
+    let files = std::fs::read_dir(workspace.path().join("state")).unwrap();
+    let paths = files.map(|file| file.unwrap().path());
+    let lines = paths.filter(|path| path.extension().is_some_and(|end| end == "jsonl"));
+    lines.map(|path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned())
+}
+
 /// Three sites of three, each node a process. One is killed: what the stream of events tells first, the picture shows by the time that anybody
 /// can ask for it, and within two seconds of the run's own clock the round has closed without it or goes on without it.
 #[test]
@@ -261,6 +269,15 @@ fn a_killed_node_is_shown_with_its_reason_and_the_round_that_closed_without_it()
     let workspace = Workspace::new(&topology);
     let mut shown = Shown::start(&workspace, "run --processes topology.toml");
     shown.run.until_rounds(1);
+    // A clock that nobody has looked at cannot be told of: the trace below is on one clock.
+    let looked = (0..600).any(|_| {
+        shown.run.listen(Duration::from_millis(50));
+        records(&workspace).any(|record| {
+            let mut lines = record.lines();
+            lines.any(|line| line.contains("clock_measured") && line.contains("plant/d"))
+        })
+    });
+    assert!(looked, "nobody looks at the clock of plant/d");
     let mut events = BufReader::new(shown.request("/events", &shown.bearer()));
     kill(process_of(&workspace, "plant/d"), Signal::KILL);
     let mut next = |wanted: &dyn Fn(&Value) -> bool| {

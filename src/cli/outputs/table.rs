@@ -127,7 +127,7 @@ pub(super) const OUTPUTS: &[Output] = &[
         &[
             is("by", Text, "Who asked for it."),
             is("since", Whole, "Seconds since 1970."),
-            is("open", Or(&Whole), "The round that still comes to its end."),
+            may("open", Whole, "The round that still comes to its end."),
         ],
     ),
     line(
