@@ -332,6 +332,7 @@ impl Identity for NodeIdentity {
             handshake.and_then(|data| data.downcast::<quinn::crypto::rustls::HandshakeData>().ok());
         match data.and_then(|data| data.protocol) {
             Some(protocol) if protocol == TUNNEL => Purpose::Tunnel,
+            Some(protocol) if protocol == PREFLIGHT => Purpose::Preflight,
             _ => Purpose::Link,
         }
     }

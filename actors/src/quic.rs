@@ -493,15 +493,18 @@ impl Quic {
                 return connection.close(VarInt::from_u32(10), error.to_string().as_bytes());
             }
         };
-        if preflight::is_spoken(&connection) {
-            let node = &self.stage.node;
-            tracing::info!(%node, %peer, "a preflight is turned away: this node is at work");
-            let reason = format!("{node} is at work already");
-            return connection.close(preflight::AT_WORK, reason.as_bytes());
-        }
-        if self.identity.purpose(connection.handshake_data()) == Purpose::Tunnel {
-            law.choose(None);
-            return self.on_tunnel(peer, connection, own);
+        match self.identity.purpose(connection.handshake_data()) {
+            Purpose::Preflight => {
+                let node = &self.stage.node;
+                tracing::info!(%node, %peer, "a preflight is turned away: this node is at work");
+                let reason = format!("{node} is at work already");
+                return connection.close(preflight::AT_WORK, reason.as_bytes());
+            }
+            Purpose::Tunnel => {
+                law.choose(None);
+                return self.on_tunnel(peer, connection, own);
+            }
+            Purpose::Link => {}
         }
         let link = self.links.get().and_then(|links| links.get(&peer)).cloned();
         match link {

@@ -211,7 +211,7 @@ impl Chooser {
             (self.wanted, self.since) = (best, now);
             self.asked = Micros::default();
         }
-        let dies = is_dead && !std::mem::replace(&mut self.died, is_dead);
+        let dies = is_dead && !self.died;
         self.died = is_dead;
         let again = self.asked == Micros::default() || now >= self.asked + REST;
         if self.wanted == self.taken || !(again || dies) {

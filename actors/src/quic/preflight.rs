@@ -9,7 +9,6 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use quinn::crypto::rustls::HandshakeData;
 use quinn::{Connection, ConnectionError, Endpoint, Incoming, VarInt};
 use tokio::sync::mpsc;
 
@@ -37,14 +36,6 @@ pub const IN_PREFLIGHT: VarInt = VarInt::from_u32(26);
 
 /// Callers that wait to be looked at: a peer calls once.
 pub const CALLERS_MAX: usize = 64;
-
-/// Whether a connection is one of preflights.
-pub fn is_spoken(connection: &Connection) -> bool {
-    let data = connection.handshake_data();
-    let data = data.and_then(|data| data.downcast::<HandshakeData>().ok());
-    data.and_then(|data| data.protocol)
-        .is_some_and(|protocol| protocol == PROTOCOL)
-}
 
 /// Who has called.
 #[derive(Debug)]
@@ -202,7 +193,7 @@ impl Preflight {
             connection.close(DENIED, reason.as_bytes());
             return Caller::Refused(reason);
         }
-        if !is_spoken(&connection) {
+        if self.identity.purpose(connection.handshake_data()) != Purpose::Preflight {
             let reason = format!("{node} is in a preflight, and will be there after it");
             connection.close(IN_PREFLIGHT, reason.as_bytes());
             return Caller::AtWork(peer);

@@ -11,7 +11,7 @@ use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use quinn::{AsyncUdpSocket, Connection, UdpPoller, VarInt};
 use tokio::sync::mpsc;
 
 use super::routes::Routes;
+use super::shaping::locked;
 use crate::env::{Class, Env, LocalFuture};
 use crate::identity::Identity;
 use crate::link::{Attached, UNTRUSTED};
@@ -51,6 +52,9 @@ const INBOX_BYTES: usize = 1 << 20;
 
 /// Datagrams that wait to be put into tunnels.
 const OUTBOX_MAX: usize = 1024;
+
+/// What a probe carries: something.
+const PROBE: &[u8] = &[0];
 
 /// The close code of a tunnel that another one has taken the place of, or that nobody needs.
 const SPARE: VarInt = VarInt::from_u32(27);
@@ -157,10 +161,6 @@ impl std::fmt::Debug for Tunnels {
 /// Whether the site of a node lets a peer in.
 fn joins(plan: &Plan, node: &NodeId, peer: &NodeId) -> bool {
     policy::of(plan, &node.domain(), peer, Action::Join, node).allowed
-}
-
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Tunnels {
@@ -284,7 +284,7 @@ impl Tunnels {
         for (index, number) in looked.probes {
             if let Some(way) = self.ways.get(index) {
                 let header = way.header(Part::Probe, number);
-                self.put(&way.relay, header, &now.0.to_le_bytes());
+                self.put(&way.relay, header, PROBE);
             }
         }
         looked.changes

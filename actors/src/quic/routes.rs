@@ -1,12 +1,13 @@
 //! Peers to which several ways lead: all are probed, and one is taken. [`tombolo_core::route`] decides.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use quinn::Connection;
 
 use super::relay::{self, TEND};
+use super::shaping::locked;
 use super::{Quic, attached};
 use crate::env::{Class, LocalFuture};
 use crate::identity::{Paper, Purpose};
@@ -15,7 +16,6 @@ use crate::shell::{Cx, later};
 use tombolo_core::event::Event;
 use tombolo_core::ids::NodeId;
 use tombolo_core::plan::RoutePlan;
-use tombolo_core::policy::{self, Action};
 use tombolo_core::route::{Advice, Chooser};
 use tombolo_core::time::Micros;
 
@@ -82,20 +82,16 @@ impl Routes {
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, BTreeMap<NodeId, Route>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The way that is wanted to a peer, if there is a choice.
     pub fn wanted(&self, peer: &NodeId) -> Option<usize> {
-        let all = self.locked();
+        let all = locked(&self.all);
         let route = all.get(peer)?;
         Some(route.ways[route.chooser.wanted()].index)
     }
 
     /// A connection with a peer leads by that way; none is the direct one.
     pub fn took(&self, peer: &NodeId, index: Option<usize>, now: Micros) {
-        if let Some(route) = self.locked().get_mut(peer) {
+        if let Some(route) = locked(&self.all).get_mut(peer) {
             let place = match index {
                 Some(index) => route.ways.iter().position(|way| way.index == index),
                 None => Some(0),
@@ -109,11 +105,8 @@ impl Routes {
     /// What is to be done now.
     pub fn look(&self, now: Micros) -> Looked {
         let (mut probes, mut changes) = (Vec::new(), Vec::new());
-        for (peer, route) in self
-            .locked()
-            .iter_mut()
-            .filter(|(_, route)| route.due <= now)
-        {
+        let mut all = locked(&self.all);
+        for (peer, route) in all.iter_mut().filter(|(_, route)| route.due <= now) {
             route.due = now + self.period;
             for (place, way) in route.ways.iter_mut().enumerate() {
                 way.probes.retain(|probe| now < probe.left + FORGOTTEN);
@@ -140,7 +133,7 @@ impl Routes {
 
     /// A probe has come back.
     pub fn answered(&self, index: usize, number: u16, now: Micros) {
-        for route in self.locked().values_mut() {
+        for route in locked(&self.all).values_mut() {
             let found = route.ways.iter_mut().enumerate();
             for (place, way) in found.filter(|(_, way)| way.index == index) {
                 let probe = way.probes.iter().position(|probe| probe.number == number);
@@ -182,12 +175,13 @@ impl Quic {
 
     /// Somebody has made a tunnel with this node.
     pub(super) fn on_tunnel(&mut self, peer: NodeId, connection: Connection, own: Paper) {
-        let (plan, node) = (&self.stage.plan, &self.stage.node);
-        let may = self.tunnels.as_ref().filter(|tunnels| tunnels.may(&peer));
+        let may = self
+            .tunnels
+            .as_ref()
+            .is_some_and(|tunnels| tunnels.may(&peer));
         // What comes out of a tunnel is no tunnel: it would be carried by itself.
         let is_inside = relay::carries(connection.remote_address()).is_some();
-        let verdict = policy::of(plan, &node.domain(), &peer, Action::Join, node);
-        if may.is_none() || is_inside || !verdict.allowed {
+        if !may || is_inside {
             return self.turn_away(&connection, &peer);
         }
         match attached(self.identity.as_ref(), &connection, own) {

@@ -230,7 +230,7 @@ impl Lane {
     }
 }
 
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,9 +1,10 @@
 //! Which domains pass on what others have for each other, and whether everybody can be reached that way.
 
+use tombolo_core::ids::{DomainId, NodeId};
 use tombolo_core::plan::{Plan, RoutePlan};
 
 use super::did_you_mean;
-use super::domains::Domains;
+use super::domains::{Domains, Node};
 use crate::topology::diagnosis::{Mistake, Mistakes};
 use crate::topology::reader::shown;
 use crate::topology::value::Section;
@@ -29,10 +30,9 @@ pub(super) fn plan(file: &Section, domains: &Domains<'_>, mistakes: &mut Mistake
             );
             continue;
         };
-        let is_open = |node: &&super::domains::Node<'_>| {
-            domain.gateways.contains(&node.name) && node.outbound_only.is_none()
-        };
-        if !domain.nodes.iter().any(|node| is_open(&node)) {
+        let is_open =
+            |node: &Node<'_>| domain.gateways.contains(&node.name) && node.outbound_only.is_none();
+        if !domain.nodes.iter().any(is_open) {
             let message = format!(
                 "{} cannot relay: nobody can dial any of its gateways",
                 shown(name)
@@ -66,26 +66,25 @@ pub(super) fn judge(domains: &Domains<'_>, plan: &Plan, mistakes: &mut Mistakes)
             let Ok(node) = format!("{}/{}", domain.shown(), given.name).parse() else {
                 continue;
             };
-            let alone = |peer: &&tombolo_core::ids::NodeId| {
-                plan.needs_relay(&node, peer) && plan.relays(&node, peer).is_empty()
+            // Each pair is told once, at the first of the two.
+            let alone = |peer: &&NodeId| {
+                node < **peer
+                    && plan.needs_relay(&node, peer)
+                    && plan.relays(&node, peer).is_empty()
             };
             let peers = plan.peers(&node);
-            let Some(peer) = peers
-                .iter()
-                .find(|peer| alone(peer))
-                .filter(|peer| node < **peer)
-            else {
+            let Some(peer) = peers.iter().find(alone) else {
                 continue;
             };
             let others = plan.domains.iter().map(|domain| &domain.id);
-            let other = others.filter(|id| ![&node.domain(), &peer.domain()].contains(id));
-            let open = |id: &&tombolo_core::ids::DomainId| {
+            let mut others = others.filter(|id| ![&node.domain(), &peer.domain()].contains(id));
+            let open = |id: &&DomainId| {
                 let gateways = plan.domain(id).map_or(&[][..], |domain| &domain.gateways);
                 gateways
                     .iter()
                     .any(|gateway| !plan.is_outbound_only(gateway))
             };
-            let help = match other.into_iter().find(open) {
+            let help = match others.find(open) {
                 Some(id) => format!(
                     "write relay = [{:?}] in [route]: its gateway joins them, and cannot read what it passes on",
                     id.as_str()

@@ -163,7 +163,7 @@ impl Ways {
         std::thread::scope(|scope| {
             let received = scope.spawn(|| {
                 // The thread is new, so all of them are of this pass.
-                let right = receive(receiver, taken, *bytes, is_first)?;
+                let right = tcp::receive(receiver, taken, *bytes, is_first)?;
                 io::Result::Ok((right, own_switches()?))
             });
             let before = (own_seconds(), own_switches()?);
@@ -239,25 +239,6 @@ fn spliced(
         }
     }
     Ok(())
-}
-
-fn receive(
-    socket: &mut TcpStream,
-    buffer: &mut [u8],
-    bytes: usize,
-    is_first: bool,
-) -> io::Result<bool> {
-    let (mut at, mut right) = (0, true);
-    while at < bytes {
-        let room = buffer.len().min(bytes - at);
-        let count = socket.read(&mut buffer[..room])?;
-        if count == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        right &= is_right(&buffer[..count], at, is_first);
-        at += count;
-    }
-    Ok(right)
 }
 
 /// Processor seconds of this thread.

@@ -125,7 +125,8 @@ impl<S: Write + Send, R: Read + Send> Ends<S, R> {
     }
 }
 
-fn receive(
+/// Takes so many bytes of an object; whether they are right.
+pub fn receive(
     receiver: &mut impl Read,
     buffer: &mut [u8],
     bytes: usize,
