@@ -66,7 +66,7 @@ pub(super) fn judge(domains: &Domains<'_>, plan: &Plan, mistakes: &mut Mistakes)
             let Ok(node) = format!("{}/{}", domain.shown(), given.name).parse() else {
                 continue;
             };
-            // Each pair is told once, at the first of the two.
+            // One pair for each node is enough, told at the first of the two.
             let alone = |peer: &&NodeId| {
                 node < **peer
                     && plan.needs_relay(&node, peer)
